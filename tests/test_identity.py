@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from bdfl.encoding import Record, encode
 from bdfl.identity import (
-    SEAL_SIZE,
+    MAC_SIZE,
     Meaning,
     Place,
     Signer,
     _montgomery,
-    is_seal,
+    is_mac,
     is_signed,
-    make_seal,
+    make_mac,
     statement_digest,
 )
 
@@ -104,10 +104,10 @@ def test_nobody_agrees_on_a_key_with_a_point_of_small_order(y, sign):
     assert Signer(bytes(32)).agree((y + sign).to_bytes(32, "little"), b"salt", "test") is None
 
 
-def test_seals_are_of_their_key_and_statement():
-    seal = make_seal(bytes(32), b"statement")
-    assert len(seal) == SEAL_SIZE
-    assert is_seal(bytes(32), seal, b"statement")
-    assert not is_seal(bytes(31) + b"1", seal, b"statement")
-    assert not is_seal(bytes(32), seal, b"statements")
-    assert not is_seal(bytes(32), seal[:-1], b"statement")
+def test_macs_are_of_their_key_and_statement():
+    mac = make_mac(bytes(32), b"statement")
+    assert len(mac) == MAC_SIZE
+    assert is_mac(bytes(32), mac, b"statement")
+    assert not is_mac(bytes(31) + b"1", mac, b"statement")
+    assert not is_mac(bytes(32), mac, b"statements")
+    assert not is_mac(bytes(32), mac[:-1], b"statement")

@@ -84,7 +84,7 @@ class StallRow:
 
 @dataclass(frozen=True)
 class CostRow:
-    """What the server took; its helper process (desk, verification) is counted apart."""
+    """What the server took; its helper process (what-if, verification) is counted apart."""
 
     what: str
     found: float
@@ -180,7 +180,15 @@ def _measure_opening(browser: Browser, run: Path, plan: Plan, costs: list[CostRo
 
 def _visit_all_pages(browser: Browser, served: Explorer, height: int) -> None:
     look = open_look(browser, served.origin)
-    pages = ("/network", "/blocks", f"/block/{height}", "/client/0", f"/model/{height}", f"/desk/{height}", "/compare")
+    pages = (
+        "/network",
+        "/blocks",
+        f"/block/{height}",
+        "/client/0",
+        f"/model/{height}",
+        f"/what-if/{height}",
+        "/compare",
+    )
     for path in pages:
         look.open(path)
     _close(look)

@@ -14,9 +14,10 @@ from unittest.mock import patch
 import msgspec
 
 from bdfl import encoding, identity
+from bdfl.experiment.learner import Learner
 from bdfl.experiment.network_run import NetworkRun
 from bdfl.experiment.run_folder import RunFolder, create_run_folder
-from bdfl.experiment.training_run import Learner, prepare_run, train_run
+from bdfl.experiment.training_run import prepare_run, train_run
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import NO_PERSONAL, Evaluation, FullGradient, LocalResult, Personal, Trainer
 from bdfl.learning.weights import Vector

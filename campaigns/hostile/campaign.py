@@ -180,8 +180,7 @@ def run_hostile_campaign(
             probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
         running.stop()
     verdict = verify_network(folder, own_functions=frozenset(network.functions), on_progress=on_verified)
-    failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
-    failures += [] if verdict.difference is None else [verdict.difference]
+    failures += verdict.problems
     traces, accused = find_traces(node_folder(folder, 0) / CHAIN_FOLDER, num_nodes)
     return HostileResult(
         num_nodes=num_nodes,
@@ -241,10 +240,10 @@ class _Enemy:
             key, certificate = issue_leaf(signer, genesis.authorities[number], member_name(victim))
             write_tls_files(folder_as(self._folder, victim), key, certificate, roots_of(genesis))
         self._public_keys = tuple(public_key.hex() for public_key in genesis.public_keys)
-        self._life = 0
+        self._incarnation = 0
 
     def order(self, attack: Attack, count: int, rate: float) -> Order:
-        self._life += 1
+        self._incarnation += 1
         return Order(
             attack=attack.name,
             count=count,
@@ -254,9 +253,9 @@ class _Enemy:
             member=self.number,
             public_keys=self._public_keys,
             folder=str(self._folder),
-            life=self._life,
+            incarnation=self._incarnation,
             max_message_size=message_limit(self.number + 1),
-            seed=self._life,
+            seed=self._incarnation,
         )
 
     @contextmanager

@@ -91,7 +91,7 @@ def _loading(order: Order) -> Iterator[tuple[zenoh.Session, Arsenal]]:
             victims=range(len(order.targets)),
             heard=spy.heard[:_NUM_HEARD],
             find_height=lambda: spy.height,
-            life=order.life,
+            incarnation=order.incarnation,
             max_message_size=order.max_message_size,
             dice=random.Random(order.seed),
         )

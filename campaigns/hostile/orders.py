@@ -20,7 +20,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     member: int  # the attacker's member number, the last of all
     public_keys: tuple[str, ...]  # of all members
     folder: str  # of its key and certificates
-    life: int  # restart counter, increased per attack
+    incarnation: int  # restart counter, increased per attack
     max_message_size: int
     seed: int = 0
 

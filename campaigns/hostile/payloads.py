@@ -8,11 +8,19 @@ from functools import cached_property
 import msgspec
 
 from bdfl.encoding import DIGEST_SIZE, SIGNATURE_SIZE, Record, decode, encode
-from bdfl.identity import SEAL_SIZE, Signer
+from bdfl.identity import MAC_SIZE, Signer
 from bdfl.ledger.block import Kind, SignedUpdate, SignedVote, Vote
 from bdfl.protocol.messages import DecidedWanted, Gossip, Message, decode_message, encode_message
 from bdfl.transports.live.admission import MAX_REQUEST_SIZE
-from bdfl.transports.live.envelope import MAX_LIFE, Envelope, Keyring, PieceRequest, Purpose, Sealer, overhead
+from bdfl.transports.live.envelope import (
+    MAX_INCARNATION,
+    Envelope,
+    EnvelopeWriter,
+    Keyring,
+    PieceRequest,
+    Purpose,
+    overhead,
+)
 from bdfl.transports.live.zenoh_config import Keys
 from campaigns.hostile.attacks import IMPERSONATED
 
@@ -50,7 +58,7 @@ class Arsenal:
     victims: Sequence[int]
     heard: Sequence[bytes]  # genuine broadcast envelopes of other members
     find_height: Callable[[], int]  # height in progress at the other members
-    life: int  # restart counter, increased per attack so that message counters are fresh
+    incarnation: int  # restart counter, increased per attack so that message counters are fresh
     max_message_size: int
     dice: random.Random
 
@@ -63,7 +71,7 @@ class Arsenal:
             "repeated": self._repeated,
             "forged-sender": self._forged_sender,
             IMPERSONATED: self._impersonated,
-            "forged-seal": self._forged_seal,
+            "forged-mac": self._forged_mac,
             "wrong-chain": self._wrong_chain,
             "wrong-round": self._wrong_round,
             "false-statements": self._false_statements,
@@ -89,7 +97,7 @@ class Arsenal:
         return _cycle(shots)
 
     def _repeated(self) -> Callable[[int], Shot]:
-        data = self.sealer.seal(Purpose.MESSAGE, None, self._message(0, DecidedWanted()))
+        data = self.writer.write(Purpose.MESSAGE, None, self._message(0, DecidedWanted()))
         return _cycle([Shot(self.keys.to_all(self.member), data)])
 
     def _forged_sender(self) -> Callable[[int], Shot]:
@@ -102,8 +110,8 @@ class Arsenal:
     def _forge(self, sender: int) -> list[bytes]:
         """Make broadcast envelopes in another member's name, with forged MACs."""
         payload = encode_message(Message(self.chain, sender, 1, DecidedWanted()))
-        all_seals = (self._false_seals(), bytes(SEAL_SIZE * len(self.public_keys)))
-        return [encode(Envelope(sender, None, self.dice.getrandbits(62), "", payload, seals)) for seals in all_seals]
+        all_macs = (self._false_macs(), bytes(MAC_SIZE * len(self.public_keys)))
+        return [encode(Envelope(sender, None, self.dice.getrandbits(62), "", payload, macs)) for macs in all_macs]
 
     def _impersonated(self) -> Callable[[int], Shot]:
         makers = [self.impersonate(victim) for victim in self.victims]
@@ -116,47 +124,47 @@ class Arsenal:
             Shot(self.keys.to_all(victim), data) for data in (*self._forge(victim), *genuine, self._noise(1, 2048))
         ])  # fmt: skip
 
-    def _forged_seal(self) -> Callable[[int], Shot]:
+    def _forged_mac(self) -> Callable[[int], Shot]:
         payload = self._message(1, DecidedWanted())
 
         def make(number: int) -> Shot:
-            counter = MAX_LIFE << 32 | number
-            data = encode(Envelope(self.member, None, counter, "", payload, self._false_seals()))
+            counter = MAX_INCARNATION << 32 | number
+            data = encode(Envelope(self.member, None, counter, "", payload, self._false_macs()))
             return Shot(self.keys.to_all(self.member), data)
 
         return make
 
     def _wrong_chain(self) -> Callable[[int], Shot]:
         other = self._noise(DIGEST_SIZE)
-        here, there = self.sealer, self._new_sealer(other, MAX_LIFE)
+        here, there = self.writer, self._new_writer(other, MAX_INCARNATION)
         payload = encode_message(Message(other, self.member, 1, DecidedWanted()))
 
         def make(number: int) -> Shot:
-            sealer = (here, there)[number % 2]
-            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+            writer = (here, there)[number % 2]
+            return Shot(self.keys.to_all(self.member), writer.write(Purpose.MESSAGE, None, payload))
 
         return make
 
     def _wrong_round(self) -> Callable[[int], Shot]:
-        sealer, genuine = self.sealer, self._genuine()
+        writer, genuine = self.writer, self._genuine()
 
         def make(number: int) -> Shot:
             message = genuine[number % len(genuine)]
             height = max(1, message.height + (_FAR, -1, 1)[number % 3])
             payload = self._message(height, message.content)
-            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+            return Shot(self.keys.to_all(self.member), writer.write(Purpose.MESSAGE, None, payload))
 
         return make
 
     def _false_statements(self) -> Callable[[int], Shot]:
         """Make overheard statements for the current height, with every signature replaced by random bytes."""
-        sealer, said = self.sealer, [one for one in self._genuine() if isinstance(one.content, Gossip)]
+        writer, said = self.writer, [one for one in self._genuine() if isinstance(one.content, Gossip)]
 
         def make(number: int) -> Shot:
             content = said[number % len(said)].content
             assert isinstance(content, Gossip)
             payload = self._message(self.find_height(), self._spoil(content))
-            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+            return Shot(self.keys.to_all(self.member), writer.write(Purpose.MESSAGE, None, payload))
 
         return make
 
@@ -175,11 +183,11 @@ class Arsenal:
         )
 
     def _begging(self) -> Callable[[int], Shot]:
-        sealer = self.sealer
+        writer = self.writer
 
         def make(number: int) -> Shot:
             payload = self._message(1 + number % 5, DecidedWanted())
-            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+            return Shot(self.keys.to_all(self.member), writer.write(Purpose.MESSAGE, None, payload))
 
         return make
 
@@ -200,11 +208,11 @@ class Arsenal:
         )
 
     def _requests(self, make_request: Callable[[int], Record]) -> Callable[[int], Shot]:
-        sealer = self.sealer
+        writer = self.writer
 
         def make(number: int) -> Shot:
             victim = self.victims[number % len(self.victims)]
-            data = sealer.seal(Purpose.REQUEST, victim, encode(make_request(number)))
+            data = writer.write(Purpose.REQUEST, victim, encode(make_request(number)))
             return Shot(self._request_key(victim), data, is_query=True)
 
         return make
@@ -221,15 +229,15 @@ class Arsenal:
         return self.keys.blob(victim, self.member)
 
     @cached_property
-    def sealer(self) -> Sealer:
-        """Sealer that adds valid MACs to envelopes; each counter is used once."""
-        return self._new_sealer(self.chain, self.life)
+    def writer(self) -> EnvelopeWriter:
+        """EnvelopeWriter that adds valid MACs to envelopes; each counter is used once."""
+        return self._new_writer(self.chain, self.incarnation)
 
-    def _new_sealer(self, chain: bytes, life: int) -> Sealer:
-        return Sealer(Keyring(self.signer, chain), self.member, life, self.public_keys)
+    def _new_writer(self, chain: bytes, incarnation: int) -> EnvelopeWriter:
+        return EnvelopeWriter(Keyring(self.signer, chain), self.member, incarnation, self.public_keys)
 
-    def _false_seals(self) -> bytes:
-        return self._noise(SEAL_SIZE * len(self.public_keys))
+    def _false_macs(self) -> bytes:
+        return self._noise(MAC_SIZE * len(self.public_keys))
 
     def _message(self, height: int, content: object) -> bytes:
         return encode_message(Message(self.chain, self.member, height, content))  # type: ignore[arg-type]

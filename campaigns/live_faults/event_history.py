@@ -18,7 +18,7 @@ VoteKey: TypeAlias = tuple[int, int, Kind, int]  # height, voter, kind, attempt
 
 
 @dataclass(frozen=True)
-class Life:
+class Incarnation:
     """A node from one start to the next, with the state it found in its store."""
 
     began_s: float
@@ -39,7 +39,7 @@ class Said:
 class Testimony:
     """All statements of all members, with the time they were first received."""
 
-    lives: dict[int, list[Life]] = field(default_factory=dict)  # by node
+    incarnations: dict[int, list[Incarnation]] = field(default_factory=dict)  # by node
     votes: dict[VoteKey, dict[bytes, tuple[float, bytes]]] = field(default_factory=dict)  # by block: time, signature
     updates: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)  # height, client: signatures
     blocks: dict[tuple[int, int, int], set[bytes]] = field(default_factory=dict)  # height, proposer, attempt: digests
@@ -56,7 +56,7 @@ def read_testimony(folder: Path, numbers: Sequence[int]) -> Testimony:
     """Read the recorded events of all nodes of a network."""
     testimony = Testimony()
     for number in numbers:
-        lives = testimony.lives[number] = []
+        incarnations = testimony.incarnations[number] = []
         began: LogHeader | None = None
         for entry in _read_log(node_folder(folder, number) / EVENTS_FILE):
             if isinstance(entry, LogHeader):
@@ -65,11 +65,11 @@ def read_testimony(folder: Path, numbers: Sequence[int]) -> Testimony:
             now_s = entry.now_ns / 1e9
             if began is not None:
                 kept = frozenset(vote.signature for vote in began.votes)
-                lives.append(Life(now_s, now_s, began.height, kept))
+                incarnations.append(Incarnation(now_s, now_s, began.height, kept))
                 _take_votes(testimony, now_s, began.height + 1, began.votes)
                 began = None
-            elif lives:
-                lives[-1] = replace(lives[-1], ended_s=now_s)
+            elif incarnations:
+                incarnations[-1] = replace(incarnations[-1], ended_s=now_s)
             if isinstance(entry.event, LoggedMessage):
                 _take_message(testimony, now_s, entry.event.message)
     for sender, heard in testimony.said.items():
@@ -100,20 +100,20 @@ def find_contradictions(testimony: Testimony) -> list[str]:
 def find_forgotten(testimony: Testimony) -> list[str]:
     """List statements that members had sent before a restart and did not find in their store."""
     found = []
-    for number, lives in testimony.lives.items():
+    for number, incarnations in testimony.incarnations.items():
         own = [
             (height, kind, heard_s, signature)
             for (height, voter, kind, _), blocks in testimony.votes.items()
             if voter == number
             for heard_s, signature in blocks.values()
         ]
-        for life in lives[1:]:
+        for began in incarnations[1:]:
             for said in testimony.said.get(number, ()):
-                if said.heard_s < life.began_s and said.height > life.height:
-                    found.append(f"node {number} had shown block {said.height} and began with {life.height}")
+                if said.heard_s < began.began_s and said.height > began.height:
+                    found.append(f"node {number} had shown block {said.height} and began with {began.height}")
             for height, kind, heard_s, signature in own:
-                if heard_s < life.began_s and height > life.height and signature not in life.votes:
-                    found.append(f"node {number} began with block {life.height} and without its {kind.value} after it")
+                if heard_s < began.began_s and height > began.height and signature not in began.votes:
+                    found.append(f"node {number} began with block {began.height} and without its {kind.value} after it")
     return found
 
 

@@ -18,7 +18,7 @@ class _Line(msgspec.Struct):
     event: str
     height: int | None = None
     digest: str | None = None
-    life: int | None = None
+    incarnation: int | None = msgspec.field(name="life", default=None)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Joining:
     """The start of a node's participation, at a height."""
 
     clock_s: float
-    life: int
+    incarnation: int
     height: int
 
 
@@ -90,7 +90,7 @@ class Diary:
             if line.event == "block" and line.height is not None:
                 self.blocks.append(Sighting(line.clock, line.height, line.digest or ""))
             elif line.event == "joining" and line.height is not None:
-                self.joinings.append(Joining(line.clock, line.life or 0, line.height))
+                self.joinings.append(Joining(line.clock, line.incarnation or 0, line.height))
 
 
 def worst_gap_s(diaries: Sequence[Diary], since_s: float, until_s: float) -> float:

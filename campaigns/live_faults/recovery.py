@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bdfl.ledger.block import SignedVote
 from bdfl.ledger.sqlite_store import ChainStore
-from campaigns.live_faults.event_history import Life, Testimony
+from campaigns.live_faults.event_history import Incarnation, Testimony
 from campaigns.live_faults.log_reader import Diary
 
 ROUNDS_TO_RETURN = 2
@@ -43,23 +43,23 @@ def find_returns(testimony: Testimony, stores: Mapping[int, ChainStore], diaries
     reporters = _read_reporters(max(stores.values(), key=lambda store: store.height)) if stores else {}
     found = []
     for number, store in stores.items():
-        lives = testimony.lives[number]
-        for place, life in enumerate(lives[1:], start=1):
-            after = lives[place + 1] if place + 1 < len(lives) else None
+        incarnations = testimony.incarnations[number]
+        for place, began in enumerate(incarnations[1:], start=1):
+            after = incarnations[place + 1] if place + 1 < len(incarnations) else None
             others = [diary for other, diary in enumerate(diaries) if other != number]
-            height = max(diary.height_at(life.began_s) for diary in others)
-            last = max(diary.height_at(life.ended_s) for diary in others)
-            first = next(_new_votes(store, life, after), None)
+            height = max(diary.height_at(began.began_s) for diary in others)
+            last = max(diary.height_at(began.ended_s) for diary in others)
+            first = next(_new_votes(store, began, after), None)
             rounds = seconds = None
             if first is not None:
                 heard_s = testimony.heard_s(*first)
                 rounds = max(0, first[0] - height - 1)
-                seconds = None if heard_s is None else max(0.0, heard_s - life.began_s)
+                seconds = None if heard_s is None else max(0.0, heard_s - began.began_s)
             reported = any(number in reporters.get(later, ()) for later in range(height + 2, last + 1))
             found.append(
                 Return(
                     number,
-                    life.began_s,
+                    began.began_s,
                     height,
                     rounds,
                     seconds,
@@ -70,13 +70,13 @@ def find_returns(testimony: Testimony, stores: Mapping[int, ChainStore], diaries
     return found
 
 
-def _new_votes(store: ChainStore, life: Life, after: Life | None) -> Iterator[tuple[int, SignedVote]]:
+def _new_votes(store: ChainStore, began: Incarnation, after: Incarnation | None) -> Iterator[tuple[int, SignedVote]]:
     """Yield the votes cast after a start, with their heights."""
     last = store.height + 1 if after is None else after.height + 1
-    for height in range(life.height + 1, last + 1):
+    for height in range(began.height + 1, last + 1):
         for vote in store.read_round(height).votes:
             is_own = after is None or height <= after.height or vote.signature in after.votes
-            if vote.signature not in life.votes and is_own:
+            if vote.signature not in began.votes and is_own:
                 yield height, vote
 
 

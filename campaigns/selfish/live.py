@@ -101,9 +101,7 @@ def run_live(
             _wait_for(network, offered_at + ENTRY_BLOCKS)
             stubborn = network.stop()
         verdict = verify_network(folder)
-        failures = [f"{name} had to be killed" for name in stubborn]
-        failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
-        failures += [] if verdict.difference is None else [verdict.difference]
+        failures = [*(f"{name} had to be killed" for name in stubborn), *verdict.problems]
         won, expected, removed_at = _read_chain(folder, num_blocks)
     return LiveRun(
         seed=seed,

@@ -87,9 +87,7 @@ def run_soak(
         moments = _watch(running, rounds, on_progress)
         stubborn = running.stop()
     verdict = verify_network(folder, own_functions=frozenset(network.functions))
-    failures = [f"{name} had to be killed" for name in stubborn]
-    failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
-    failures += [] if verdict.difference is None else [verdict.difference]
+    failures = [*(f"{name} had to be killed" for name in stubborn), *verdict.problems]
     return Soak(
         num_nodes=network.num_nodes,
         num_access_points=num_access_points,

@@ -30,11 +30,11 @@ PAGES = {
     "block": "/block/12",
     "client": "/client/2",
     "model": "/model/12?without=2&other=6",
-    "desk": "/desk/12",
+    "what-if": "/what-if/12",
     "compare": "/compare",
 }
 # Of these pages, what is below the first screen is shown too.
-LONG = ("overview", "block", "desk")
+LONG = ("overview", "block", "what-if")
 
 
 def main() -> None:

@@ -82,10 +82,11 @@ def _play(asked: argparse.Namespace, sites: TwoSites, folder: Path) -> int:
         reached = _watch(asked, sites, folder, processes)
         print(f"the line: {sites.tell()}")
     verdict = verify_network(folder)
-    print(f"heights {', '.join(map(str, verdict.heights))}; chains {'are one' if verdict.is_good else 'differ'}")
-    for trouble in (verdict.difference, *verdict.failures):
-        if trouble is not None:
-            print(trouble)
+    print(
+        f"heights {', '.join(map(str, verdict.heights.values()))}; chains {'are one' if verdict.is_good else 'differ'}"
+    )
+    for problem in verdict.problems:
+        print(problem)
     return 0 if reached and verdict.is_good else FAILED
 
 

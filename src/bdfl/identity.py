@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PUBLIC_KEY_SIZE = 32
 SECRET_SIZE = 32
-SEAL_SIZE = 16
+MAC_SIZE = 16
 _DOMAIN = "bdfl/1"
 _FIELD = 2**255 - 19  # of Curve25519 and edwards25519
 _D = -121665 * pow(121666, -1, _FIELD) % _FIELD  # -x^2 + y^2 = 1 + d x^2 y^2
@@ -128,14 +128,14 @@ def is_signed(public_key: bytes, signature: bytes, statement: bytes) -> bool:
     return True
 
 
-def make_seal(key: bytes, statement: bytes) -> bytes:
+def make_mac(key: bytes, statement: bytes) -> bytes:
     """MAC of a statement, 16 bytes: keyed BLAKE2b."""
-    return hashlib.blake2b(statement, key=key, digest_size=SEAL_SIZE).digest()
+    return hashlib.blake2b(statement, key=key, digest_size=MAC_SIZE).digest()
 
 
-def is_seal(key: bytes, seal: bytes, statement: bytes) -> bool:
+def is_mac(key: bytes, mac: bytes, statement: bytes) -> bool:
     """Return whether the MAC is that of the statement under this key; in constant time."""
-    return hmac.compare_digest(make_seal(key, statement), seal)
+    return hmac.compare_digest(make_mac(key, statement), mac)
 
 
 def _read_y(point: bytes) -> int:

@@ -109,7 +109,7 @@ def _knock(address: str) -> None:
     """Raise `OSError` if a HOST:PORT refuses connections: Ray itself would retry for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition("@")[2].rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
 
 
 def _shown(address: str | None) -> str:

@@ -20,7 +20,7 @@ from tests.browser.folders import NUM_CLIENTS, RunWriter, read_genesis
 def make_snapshot(number: int, chain: str, height: int, state: ServiceState, reason: str) -> Snapshot:
     """A node that is mining, or finished."""
     return Snapshot(
-        number=number, name=f"node {number}", chain=chain, version="0", pid=os.getpid(), up_s=60.0, life=1,
+        number=number, name=f"node {number}", chain=chain, version="0", pid=os.getpid(), up_s=60.0, incarnation=1,
         height=height, last_height=None, phase="done" if state is ServiceState.FINISHED else "mining", attempt=1,
         is_training=number % 2 == 0, is_mining=True,
         present=tuple(range(NUM_CLIENTS)), num_members=NUM_CLIENTS, queues={}, counters={}, refused={},

@@ -10,7 +10,7 @@ from bdfl.cli import app
 from tests.browser.folders import NUM_ROUNDS
 from tests.browser.test_replay import LAST, where
 
-PATHS = ["/", "/network", "/blocks", "/block/6", "/client/4", "/model/8", "/desk/8", "/compare"]
+PATHS = ["/", "/network", "/blocks", "/block/6", "/client/4", "/model/8", "/what-if/8", "/compare"]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from tests.browser.explorer_process import explore
 from tests.browser.folders import HOSTILE, write_hostile_run
 
 QUERIES = ["?at=<img src=x onerror=alert(1)>", "?x=<script>alert(1)</script>", "#<svg onload=alert(1)>"]
-PATHS = ["/", "/network", "/blocks", "/block/2", "/client/0", "/model/2", "/desk/2", "/compare"]
+PATHS = ["/", "/network", "/blocks", "/block/2", "/client/0", "/model/2", "/what-if/2", "/compare"]
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_the_pages_of_blocks_and_network_follow_too(look, following, writer):
     expect(where(network)).to_have_text(f"Block {height} of {height}")
 
 
-@pytest.mark.parametrize("path", ["/", "/network", "/blocks", "/client/0", "/model/0", "/desk", "/compare"])
+@pytest.mark.parametrize("path", ["/", "/network", "/blocks", "/client/0", "/model/0", "/what-if", "/compare"])
 def test_an_empty_run_says_so_on_every_page(look, folders, empty_explorer, path):
     page = look(empty_explorer.origin).open(path).page
     assert "could not be drawn" not in page.locator("main").inner_text()

@@ -15,8 +15,8 @@ PAGES = {
     f"/block/{CONVICTION}": (f"Block {CONVICTION}", ["In plain words", "Verified by this browser", "Epsilon so far"]),
     f"/client/{CONVICTED}": (f"[Cc]lient {CONVICTED}", ["Offences", "Epsilon spent"]),
     "/model/8": ("[Mm]odel", ["block 8"]),
-    "/desk/8": ("desk|Desk", ["drc", "exact"]),
-    "/desk": ("desk|Desk", ["drc", "exact"]),
+    "/what-if/8": ("What if", ["drc", "exact"]),
+    "/what-if": ("What if", ["drc", "exact"]),
     "/compare": ("Compar", ["digits", "digits-exact"]),
 }
 

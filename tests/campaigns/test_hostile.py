@@ -34,7 +34,7 @@ from campaigns.hostile.orders import Said
 from campaigns.hostile.payloads import Arsenal
 from campaigns.hostile.sampling import Phase
 from campaigns.hostile.tables import hostile_markdown, summarise_hostile, tabulate_hostile
-from tests.live.network_of_links import CHAIN, sealer_of, signer_of
+from tests.live.network_of_links import CHAIN, signer_of, writer_of
 from tests.localnet.small_network import BY_FORMULA
 
 MEMBER = 3  # the hostile one
@@ -51,7 +51,7 @@ def genuine(sender):
     """An envelope such as honest members send."""
     update = SignedUpdate(ModelUpdate(sender, 10, 1000, digest(b"a model"), 0), bytes(64))
     message = Message(CHAIN, sender, 5, Gossip(1, updates=(update,)))
-    return sealer_of(sender, num_members=len(KEYS)).seal(Purpose.MESSAGE, None, encode_message(message))
+    return writer_of(sender, num_members=len(KEYS)).write(Purpose.MESSAGE, None, encode_message(message))
 
 
 def arsenal():
@@ -64,7 +64,7 @@ def arsenal():
         victims=range(MEMBER),
         heard=[genuine(0), genuine(1)],
         find_height=lambda: 5,
-        life=2,
+        incarnation=2,
         max_message_size=FREE.max_message_size,
         dice=random.Random(1),
     )
@@ -132,7 +132,7 @@ def test_what_a_member_sends_is_dropped_and_counted(result):
 @pytest.mark.campaign
 def test_what_comes_over_connections_in_others_names_is_refused_unauthenticated(result):
     impersonated = next(one for one in result.attacks if one.attack == IMPERSONATED)
-    assert {"encoding", "seal"} <= set(impersonated.attacked.refused) <= {"encoding", "seal", "replay", "rate"}
+    assert {"encoding", "mac"} <= set(impersonated.attacked.refused) <= {"encoding", "mac", "replay", "rate"}
 
 
 @pytest.mark.campaign
@@ -180,7 +180,7 @@ def phase(rounds, seconds=60.0, memory=100 * 2**20):
     )  # fmt: skip
 
 
-def outcome(attack="forged-seal", attacked=90, control=100, memory=100 * 2**20, received=0):
+def outcome(attack="forged-mac", attacked=90, control=100, memory=100 * 2**20, received=0):
     who = next(one.who for one in ATTACKS if one.name == attack)
     return AttackResult(
         attack=attack,

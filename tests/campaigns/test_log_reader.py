@@ -23,7 +23,7 @@ def test_what_a_node_logs_is_read_as_it_grows(tmp_path):
     log = NodeLog(tmp_path / LOG_FILE)
     log.info("joining", {"height": 3, "life": 2})
     log.info("block", {"height": 4, "digest": "abc", "seconds": None})
-    assert [(one.life, one.height) for one in diary.read().joinings] == [(2, 3)]
+    assert [(one.incarnation, one.height) for one in diary.read().joinings] == [(2, 3)]
     log.info("block", {"height": 5, "digest": "abd", "seconds": 1.5})
     assert [(one.height, one.digest) for one in diary.read().blocks] == [(4, "abc"), (5, "abd")]
     assert diary.height_at(diary.blocks[1].clock_s) == 5

@@ -9,7 +9,7 @@ from bdfl.environment import DrawnRounds, draw_federation, draw_rounds
 from bdfl.experiment.run_folder import write_aggregate
 from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_aggregated, simulate, simulate_aggregate
 from bdfl.records import encode_aggregate, encode_run, summarise_aggregate, summarise_run
-from bdfl.records.run import AggregateRound, spread_clients
+from bdfl.records.aggregate_run import AggregateRound, spread_clients
 from bdfl.report.tables import tabulate_crowd
 from bdfl.scenario import Scenario, load_scenario, override_scenario
 from bdfl.scenario.files import find_scenario

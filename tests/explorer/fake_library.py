@@ -80,7 +80,7 @@ class FakeLibrary(Library):
         with self.lock:
             self.height += 1
             growth = Growth(height=self.height, summary=SUMMARY, problems=[])
-            self.news.append(BlockEvent(story=self.story(0, self.height, self.height), overview=growth))
+            self.news.append(BlockEvent(rounds=self.rounds(0, self.height, self.height), overview=growth))
 
     def overview(self, run):
         self._check(run)
@@ -97,8 +97,8 @@ class FakeLibrary(Library):
             label_names=None, summary=SUMMARY, status=None,
         )  # fmt: skip
 
-    def story(self, run, first=1, last=None, points=2000):
-        self._check(run, "story")
+    def rounds(self, run, first=1, last=None, points=2000):
+        self._check(run, "rounds")
         if not 1 <= points <= 4000:
             raise BadRequest(f"points: {points} given, 1 to 4000 expected")
         rounds = list(range(first, min(self.height if last is None else last, self.height) + 1))
@@ -164,7 +164,7 @@ class FakeLibrary(Library):
         self._check(run, "client")
         if number >= self.num_clients:
             raise NotHere(f"client {number}: not here")
-        story = ClientSeries(
+        rounds = ClientSeries(
             bucket=1, round=[], time_s=[], state="", training_j=[], upload_j=[], mining_j=[], energy_j=[], budget_j=[],
             queue=[], training_s=[], upload_s=[], count=[],
         )  # fmt: skip
@@ -172,7 +172,7 @@ class FakeLibrary(Library):
             client=number, name=self._names()[number], public_key=None, samples=1, rate=0.1, since=1, until=None,
             share=None, epsilon=None, cycles=None, capacitance=None, power_w=None, power_max_w=None, model_bits=None,
             cpu_max_hz=None, mining_max_hz=None, mined=[], contributions=[], num_contributions=0, num_declined=0,
-            num_missed=0, num_votes=0, num_reports=0, offences=[], rounds=story,
+            num_missed=0, num_votes=0, num_reports=0, offences=[], rounds=rounds,
         )  # fmt: skip
 
     def model(self, run, height, without=None, other=None):
@@ -184,8 +184,8 @@ class FakeLibrary(Library):
             accuracy=None, contributions=[], parents=[], compare=None, without=None,
         )  # fmt: skip
 
-    def desk(self, run, height, settings):
-        self._check(run, "desk")
+    def what_if(self, run, height, settings):
+        self._check(run, "what-if")
         if settings.tradeoff is not None and settings.tradeoff > 1e6:
             raise BadRequest("tradeoff: at most 1e6 expected")
         problem = ProblemDocument(

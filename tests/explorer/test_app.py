@@ -18,9 +18,20 @@ from bdfl.explorer.static_files import StaticFiles
 from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
 
-PAGES = ("/", "/network", "/blocks", "/block/3", "/client/1", "/model/3", "/model/0", "/desk/3", "/desk", "/compare")
+PAGES = (
+    "/",
+    "/network",
+    "/blocks",
+    "/block/3",
+    "/client/1",
+    "/model/3",
+    "/model/0",
+    "/what-if/3",
+    "/what-if",
+    "/compare",
+)
 TWINS = tuple("/index.json" if page == "/" else f"{page}.json" for page in PAGES)
-OTHERS = ("/story.json", "/frontier.json", "/verify.json")
+OTHERS = ("/rounds.json", "/frontier.json", "/verify.json")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +68,7 @@ def test_raw_bytes_are_as_stored(port):
     "path",
     [
         "/block/6", "/block/0", "/block/-1", "/block/x", "/block/1.0", "/block/99999999999999999999", "/client/3",
-        "/block/" + "9" * 5000, "/block/%D9%A3", "/model/6", "/desk/7", "/?run=2", "/block/1?run=9",
+        "/block/" + "9" * 5000, "/block/%D9%A3", "/model/6", "/what-if/7", "/?run=2", "/block/1?run=9",
     ],
 )  # fmt: skip
 def test_a_page_of_what_is_not_there_is_the_shell_and_not_found(port, path):
@@ -83,10 +94,11 @@ def test_what_is_not_there_is_said_in_one_line(port, path):
 @pytest.mark.parametrize(
     "query",
     [
-        "story.json?first=x", "story.json?first=-1", "story.json?points=5000", "story.json?points=0",
-        "desk/3.json?tradeoff=nan", "desk/3.json?tradeoff=inf", "desk/3.json?tradeoff=1e999", "desk/3.json?client=0.5",
-        "desk/3.json?tradeoff=1_0", "desk/3.json?tradeoff=1e7", "index.json?run=x", "network.json?round=" + "9" * 5000,
-        "model/3.json?without=%00", "story.json?last=%F0%9F%8D%8E",
+        "rounds.json?first=x", "rounds.json?first=-1", "rounds.json?points=5000", "rounds.json?points=0",
+        "what-if/3.json?tradeoff=nan", "what-if/3.json?tradeoff=inf", "what-if/3.json?tradeoff=1e999",
+        "what-if/3.json?client=0.5", "what-if/3.json?tradeoff=1_0", "what-if/3.json?tradeoff=1e7",
+        "index.json?run=x", "network.json?round=" + "9" * 5000,
+        "model/3.json?without=%00", "rounds.json?last=%F0%9F%8D%8E",
     ],
 )  # fmt: skip
 def test_bad_parameters_are_refused_in_one_line(port, query):
@@ -96,11 +108,11 @@ def test_bad_parameters_are_refused_in_one_line(port, query):
 
 
 def test_parameters_reach_the_library(port):
-    found = json.loads(ask(port, "/desk/3.json?tradeoff=2.5&client=1&gain_db=-90").content)
+    found = json.loads(ask(port, "/what-if/3.json?tradeoff=2.5&client=1&gain_db=-90").content)
     assert found["settings"]["tradeoff"] == 2.5
     assert found["settings"]["client"] == 1
     assert found["settings"]["gain_db"] == -90
-    assert json.loads(ask(port, "/story.json?first=2&last=3").content)["round"] == [2, 3]
+    assert json.loads(ask(port, "/rounds.json?first=2&last=3").content)["round"] == [2, 3]
     assert json.loads(ask(port, "/index.json?run=1").content)["run"] == 1
 
 
@@ -164,7 +176,7 @@ def test_head_is_get_without_content(port, path):
     [
         ("/", "GET", ""), ("/index.json", "GET", ""), ("/static/style.css", "GET", ""), ("/nothing", "GET", ""),
         ("/block/77", "GET", ""), ("/", "POST", ""), ("/", "GET", "evil.example"), ("/raw/1", "GET", ""),
-        ("/events", "HEAD", ""), ("/story.json?first=x", "GET", ""), ("/static/..%2fapp.py", "GET", ""),
+        ("/events", "HEAD", ""), ("/rounds.json?first=x", "GET", ""), ("/static/..%2fapp.py", "GET", ""),
     ],
 )  # fmt: skip
 def test_every_answer_says_what_a_browser_may_do(port, path, method, host):
@@ -236,8 +248,8 @@ def test_links_and_what_comes_later_are_not_listed(tmp_path):
 
 def test_large_answers_are_compressed_where_that_is_understood():
     with serve_in_background(FakeLibrary(height=1000)) as server:
-        plain = ask(server.port, "/story.json")
-        packed = ask(server.port, "/story.json", headers=["Accept-Encoding: gzip, br"])
+        plain = ask(server.port, "/rounds.json")
+        packed = ask(server.port, "/rounds.json", headers=["Accept-Encoding: gzip, br"])
     assert "content-encoding" not in plain.headers
     assert packed.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed.content) == plain.content
@@ -259,7 +271,7 @@ def test_an_error_inside_is_no_page_of_code(caplog):
         assert answer.status == 500
         assert b"secret" not in answer.content
         assert answer.headers["content-security-policy"] == CONTENT_POLICY
-        assert ask(server.port, "/story.json").status == 200
+        assert ask(server.port, "/rounds.json").status == 200
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -285,12 +297,12 @@ def test_slow_questions_do_not_hold_up_quick_ones():
             time.sleep(0.01)
         return {}
 
-    library.desk = wait
+    library.what_if = wait
     with serve_in_background(library) as server:
         lines = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
         try:
             for line in lines:
-                line.sendall(f"GET /desk/1.json HTTP/1.1\r\nHost: localhost:{server.port}\r\n\r\n".encode())
+                line.sendall(f"GET /what-if/1.json HTTP/1.1\r\nHost: localhost:{server.port}\r\n\r\n".encode())
             assert ask(server.port, "/index.json").status == 200
         finally:
             is_over.append(True)

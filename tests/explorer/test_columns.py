@@ -1,4 +1,4 @@
-"""The story of a run is that of its records, however it is cut into rows."""
+"""The rounds of a run is that of its records, however it is cut into rows."""
 
 import time
 from pathlib import Path
@@ -23,8 +23,8 @@ from tests.browser.folders import RunWriter, example_scenario, write_empty_run
 SAMPLED = 'mining.mode="sampled"'
 
 
-def rows(story: SeriesDocument, name: str) -> list[list[float | None]]:
-    found: msgspec.Raw = getattr(story.clients, name)
+def rows(rounds: SeriesDocument, name: str) -> list[list[float | None]]:
+    found: msgspec.Raw = getattr(rounds.clients, name)
     return msgspec.json.decode(found, type=list[list[float | None]])
 
 
@@ -39,23 +39,23 @@ def replay(path: Path, num_rounds: int) -> RunRecord:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return RunWriter(tmp_path_factory.mktemp("story") / "run").finish()
+    return RunWriter(tmp_path_factory.mktemp("rounds") / "run").finish()
 
 
 def test_delay_energy_queues_and_participation_are_those_of_the_records(run: Path) -> None:
     with open_library([run]) as library:
-        story, overview, client = library.story(0), library.overview(0), library.client(0, 1)
-    record = replay(run, story.num_rounds)
+        rounds, overview, client = library.rounds(0), library.overview(0), library.client(0, 1)
+    record = replay(run, rounds.num_rounds)
     close = {"rtol": 1e-5}
     for name in ("delay_s", "training_s", "upload_s", "mining_s"):
-        np.testing.assert_allclose(getattr(story, name), getattr(record, name), **close, err_msg=name)
-    np.testing.assert_allclose(story.time_s, np.cumsum(record.delay_s), rtol=1e-9)
-    np.testing.assert_allclose(story.objective, record.objective, **close)
-    np.testing.assert_allclose(story.mean_queue, record.next_queue.mean(axis=1), **close)
-    np.testing.assert_allclose(rows(story, "queue"), record.next_queue, rtol=1e-3)
-    np.testing.assert_array_equal(rows(story, "count"), np.cumsum(record.delivered, axis=0))
+        np.testing.assert_allclose(getattr(rounds, name), getattr(record, name), **close, err_msg=name)
+    np.testing.assert_allclose(rounds.time_s, np.cumsum(record.delay_s), rtol=1e-9)
+    np.testing.assert_allclose(rounds.objective, record.objective, **close)
+    np.testing.assert_allclose(rounds.mean_queue, record.next_queue.mean(axis=1), **close)
+    np.testing.assert_allclose(rows(rounds, "queue"), record.next_queue, rtol=1e-3)
+    np.testing.assert_array_equal(rows(rounds, "count"), np.cumsum(record.delivered, axis=0))
     spent = record.energy_j / record.energy_budget_j
-    found = np.array(rows(story, "energy_share"), dtype=np.float64)
+    found = np.array(rows(rounds, "energy_share"), dtype=np.float64)
     known = np.isfinite(found)  # a convicted member has no conditions on the chain any more
     assert known[:6].all()
     np.testing.assert_allclose(found[known], spent[known], rtol=1e-3, atol=1e-12)
@@ -64,7 +64,7 @@ def test_delay_energy_queues_and_participation_are_those_of_the_records(run: Pat
     assert overview.summary.total_s == pytest.approx(summary.total_delay_s)
     assert overview.summary.mean_delay_s == pytest.approx(summary.mean_delay_s)
     assert overview.summary.worst_shortfall == pytest.approx(summary.worst_shortfall)
-    assert not story.is_measured
+    assert not rounds.is_measured
 
 
 def test_sampled_mining_takes_as_long_as_it_was_drawn_to(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_sampled_mining_takes_as_long_as_it_was_drawn_to(tmp_path: Path) -> None
     record = collect_rounds(scenario, draws, played.records)
     with open_library([path]) as library:
         until_s = time.monotonic() + 240
-        while library.story(0, 4).is_measured is False and time.monotonic() < until_s:
+        while library.rounds(0, 4).is_measured is False and time.monotonic() < until_s:
             time.sleep(0.1)  # how long the last round took is drawn again by the child process
-        story, client = library.story(0), library.client(0, 2)
-    assert story.is_measured
-    np.testing.assert_allclose(story.mining_s, record.mining_s, rtol=1e-5)
-    np.testing.assert_allclose(story.delay_s, record.delay_s, rtol=1e-5)
+        rounds, client = library.rounds(0), library.client(0, 2)
+    assert rounds.is_measured
+    np.testing.assert_allclose(rounds.mining_s, record.mining_s, rtol=1e-5)
+    np.testing.assert_allclose(rounds.delay_s, record.delay_s, rtol=1e-5)
     np.testing.assert_allclose(client.rounds.mining_j, record.mining_j[:, 2], rtol=1e-3)
 
 
@@ -154,19 +154,19 @@ def test_a_client_that_joins_later_was_outside_before() -> None:
     columns.append(
         Row(**{name: np.ones(3) for name in Row.__dataclass_fields__ if name.startswith("client_")})  # type: ignore[arg-type]
     )
-    story = read_series(columns, 1, 4, 10)
-    assert story.clients.state is not None
-    assert [row[2] for row in story.clients.state[:3]] == ["-"] * 3
-    assert isinstance(story.clients, ClientColumns)
+    rounds = read_series(columns, 1, 4, 10)
+    assert rounds.clients.state is not None
+    assert [row[2] for row in rounds.clients.state[:3]] == ["-"] * 3
+    assert isinstance(rounds.clients, ClientColumns)
 
 
-def test_an_empty_run_has_an_empty_story(tmp_path: Path) -> None:
+def test_an_empty_run_has_no_rounds(tmp_path: Path) -> None:
     with open_library([write_empty_run(tmp_path / "empty")]) as library:
-        overview, story = library.overview(0), library.story(0)
+        overview, rounds = library.overview(0), library.rounds(0)
         assert overview.height == 0
-        assert story.round == []
+        assert rounds.round == []
         assert library.poll(0) == []
         assert library.blocks(0).blocks == []
         assert library.client(0, 0).rounds.round == []
         assert library.network(0).round == 1
-    assert msgspec.json.decode(msgspec.json.encode(story))["clients"]["queue"] == []
+    assert msgspec.json.decode(msgspec.json.encode(rounds))["clients"]["queue"] == []

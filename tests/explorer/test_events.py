@@ -94,7 +94,7 @@ def test_every_viewer_sees_a_new_block():
             text = viewer.read_until('"height":6')
             line = next(line for line in text.splitlines() if line.startswith("data: "))
             found = json.loads(line.removeprefix("data: "))
-            assert found["story"]["round"] == [6]
+            assert found["rounds"]["round"] == [6]
             assert found["overview"]["height"] == 6
             assert "event: block\n" in text
 

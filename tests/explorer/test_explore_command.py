@@ -63,7 +63,7 @@ def test_two_servers_find_a_port_each_only_read_and_serve_until_they_are_stopped
         overview = json.loads(ask(port, "/index.json").content)
         assert overview["height"] > 0
         assert ask(port, "/").content.startswith(b"<!doctype html>")
-        for path in ("/story.json", "/block/1.json", "/raw/1", "/blocks.json"):
+        for path in ("/rounds.json", "/block/1.json", "/raw/1", "/blocks.json"):
             assert ask(port, path).status == 200
         first.send_signal(signal.SIGINT)
         for process in (first, second):

@@ -12,6 +12,7 @@ import pytest
 from bdfl.explorer.export import MANIFEST, CannotBundle, CannotExport, bundle, export_site
 from bdfl.explorer.static_files import STATIC_FOLDER
 from tests.explorer.fake_library import FakeLibrary
+from tests.verifiers.nodejs import require_node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 ' \" & ]]>"
 
@@ -32,10 +33,10 @@ def exported(tmp_path_factory):
 def test_everything_that_pages_ask_for_is_inside(exported):
     _, _, page = exported
     data = data_of(page)
-    for path in ("/index.json", "/story.json", "/blocks.json", "/network.json", "/compare.json", "/desk.json"):
+    for path in ("/index.json", "/rounds.json", "/blocks.json", "/network.json", "/compare.json", "/what-if.json"):
         assert path in data
     for height in range(1, 6):
-        for path in (f"/block/{height}.json", f"/model/{height}.json", f"/desk/{height}.json"):
+        for path in (f"/block/{height}.json", f"/model/{height}.json", f"/what-if/{height}.json"):
             assert path in data
             assert f"{path}?run=1" in data
         assert b"block %d" % height in base64.b64decode(data[f"/raw/{height}"])
@@ -84,19 +85,19 @@ def test_the_policy_allows_the_one_script_and_nothing_else(exported):
     assert "\r" not in page
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_script_is_one_classic_script(exported, tmp_path):
+    node = require_node()
     _, _, page = exported
     path = tmp_path / "script.cjs"
     path.write_text(re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1], encoding="utf-8")
-    subprocess.run(["node", "--check", str(path)], check=True, timeout=240)
+    subprocess.run([node, "--check", path], check=True, timeout=240)
 
 
 def test_only_the_last_blocks_are_written_where_that_is_wanted(tmp_path):
     made = export_site(FakeLibrary(height=30), tmp_path / "site", last=4)
     data = data_of((tmp_path / "site" / "index.html").read_text(encoding="utf-8"))
     assert [height for height in range(1, 31) if f"/block/{height}.json" in data] == [27, 28, 29, 30]
-    assert data["/story.json"]["num_rounds"] == 30
+    assert data["/rounds.json"]["num_rounds"] == 30
     assert made.notes == ("client 0: details of the newest 4 of 30 blocks",)
 
 

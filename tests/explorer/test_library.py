@@ -2,15 +2,17 @@
 
 import shutil
 import sqlite3
+import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 import pytest
 
 from bdfl.audit.summary import summarise_chain
 from bdfl.encoding import decode, encode
-from bdfl.explorer import BadRequest, CannotOpen, NotHere
+from bdfl.explorer import BadRequest, CannotOpen, NotHere, chain_run
 from bdfl.explorer.block_source import find_forgeries
 from bdfl.explorer.documents import BackEvent, BlockEvent, GoneEvent
 from bdfl.explorer.library import open_library
@@ -77,7 +79,7 @@ def test_a_tampered_block_is_broken_exactly_there(run: Path, tmp_path: Path) -> 
         assert [problem.height for problem in overview.problems] == [5]
         assert library.block(0, 5).problem == overview.problems[0].what
         assert library.block(0, 6).problem is None
-        assert [flag & 8 for flag in library.story(0).flags] == [8 if height == 5 else 0 for height in range(1, 13)]
+        assert [flag & 8 for flag in library.rounds(0).flags] == [8 if height == 5 else 0 for height in range(1, 13)]
 
 
 def test_a_changed_row_is_broken_exactly_there(run: Path, tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_row_of_nonsense_is_shown_and_the_rest_too(run: Path, tmp_path: Path, 
         page = library.block(0, 4)
         assert page.problem is not None
         assert library.block(0, 5).problem is None
-        library.story(0), library.blocks(0), library.client(0, 1), library.network(0, 6)
+        library.rounds(0), library.blocks(0), library.client(0, 1), library.network(0, 6)
 
 
 def test_a_missing_row_is_shown_and_the_rest_too(run: Path, tmp_path: Path) -> None:
@@ -131,6 +133,36 @@ def test_a_forged_signature_is_found_where_it_is(run: Path, tmp_path: Path) -> N
         assert [problem.height for problem in library.overview(0).problems] == [8]
 
 
+def test_signatures_whose_check_failed_are_checked_again_and_those_checked_are_not(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    answers: SimpleQueue[dict[int, str] | None] = SimpleQueue()
+
+    def ask(path: Path, first: int, last: int) -> dict[int, str] | None:
+        asked.append((first, last))
+        return answers.get()
+
+    monkeypatch.setattr(chain_run, "ask_for_forgeries", ask)
+    monkeypatch.setattr(chain_run, "_CHECK_EVERY_S", 0.0)
+    with open_library([run]) as library:
+
+        def look() -> None:
+            until_s = time.monotonic() + 60
+            while any(thread.name == "signatures" for thread in threading.enumerate()):
+                assert time.monotonic() < until_s
+            library._run(0).refresh(at_once=True)
+
+        library._run(0).refresh(at_once=True)
+        assert asked == [(1, 12)]  # no second check while one is under way
+        answers.put(None)
+        look()
+        answers.put({8: "forged"})
+        look()
+        assert asked == [(1, 12)] * 2
+        assert [problem.height for problem in library.overview(0).problems] == [8]
+
+
 def test_growth_is_told_once_and_in_order(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run") as writer:
         writer.write_round()
@@ -140,9 +172,9 @@ def test_growth_is_told_once_and_in_order(tmp_path: Path) -> None:
             writer.write_round()
             writer.write_round()
             news = [one for one in library.poll(0) if isinstance(one, BlockEvent)]
-            assert [one.story.round for one in news] == [[2], [3]]
+            assert [one.rounds.round for one in news] == [[2], [3]]
             assert news[-1].overview.height == 3
-            assert None not in [one.story.accuracy[0] for one in news]
+            assert None not in [one.rounds.accuracy[0] for one in news]
             assert library.poll(0) == []
             assert library.overview(0).is_live
 
@@ -155,7 +187,7 @@ def test_a_chain_that_goes_away_and_comes_back_says_so(run: Path, tmp_path: Path
         path.rename(hidden)
         assert [type(one) for one in library.poll(0)] == [GoneEvent, BlockEvent]
         assert library.overview(0).height == 12  # what is known stays
-        assert library.story(0).num_rounds == 12
+        assert library.rounds(0).num_rounds == 12
         hidden.rename(path)
         assert BackEvent in [type(one) for one in library.poll(0)]
 
@@ -176,9 +208,9 @@ def test_what_is_not_there_is_not_here(run: Path) -> None:
             with pytest.raises(NotHere):
                 ask()
         with pytest.raises(BadRequest):
-            library.story(0, points=0)
+            library.rounds(0, points=0)
         with pytest.raises(BadRequest):
-            library.story(0, points=4001)
+            library.rounds(0, points=4001)
 
 
 def test_a_path_that_is_nothing_is_one_line(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from bdfl.encoding import encode
@@ -30,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def snapshot(store: ChainStore, height: int) -> Snapshot:
     return Snapshot(
-        number=2, name="example", chain=chain_id(store.genesis).hex(), version="0", pid=1, up_s=1.0, life=1,
+        number=2, name="example", chain=chain_id(store.genesis).hex(), version="0", pid=1, up_s=1.0, incarnation=1,
         height=height, last_height=None, phase="mining", attempt=1, is_training=False, is_mining=True, present=(0, 1),
         num_members=5, queues={}, counters={}, refused={}, last_block=None, accuracy=None, deadline_s=1.0,
         memory_bytes=1, num_threads=1, store_bytes=1, training_s=0.0, mining_s=0.0,
@@ -84,12 +85,12 @@ def test_a_node_behind_a_window_grows_goes_away_and_comes_back(run: Path) -> Non
             assert overview.status.nodes[0].reason == "2 of 5 votes can be reached"
             library.poll(0)
             node.height = 5
-            assert [one.story.round for one in library.poll(0) if isinstance(one, BlockEvent)] == [[4], [5]]
+            assert [one.rounds.round for one in library.poll(0) if isinstance(one, BlockEvent)] == [[4], [5]]
             assert library.block(0, 5).digest == store.block(5).digest.hex()
             window.close()
             assert GoneEvent in [type(one) for one in library.poll(0)]
             assert not library.overview(0).is_live
-            assert library.story(0).num_rounds == 5
+            assert library.rounds(0).num_rounds == 5
             with open_window(node, window.port):
                 assert BackEvent in [type(one) for one in library.poll(0)]
             window.close = lambda: None  # type: ignore[method-assign]
@@ -149,13 +150,24 @@ def test_rounds_took_what_a_node_measured(network: Path) -> None:
     (node_folder(network, 0) / "rounds.jsonl").write_bytes(b"nonsense\n" + line + line[:20])
     NodeLog(node_folder(network, 1) / "node.log").info("accuracy", {"height": 3, "accuracy": 0.5})
     with open_library([network]) as library:
-        story = library.story(0)
-        assert story.delay_s[1] == 5.5
-        assert story.training_s[1] + story.upload_s[1] == pytest.approx(4.0, rel=1e-5)  # type: ignore[operator]
-        assert (story.mining_s[1], story.rest_s[1]) == (1.0, 0.5)
-        assert story.time_s[2] == pytest.approx(sum(story.delay_s[:3]), rel=1e-5)  # type: ignore[arg-type]
-        assert story.accuracy[2] == 0.5
+        rounds = library.rounds(0)
+        assert rounds.delay_s[1] == 5.5
+        assert rounds.training_s[1] + rounds.upload_s[1] == pytest.approx(4.0, rel=1e-5)  # type: ignore[operator]
+        assert (rounds.mining_s[1], rounds.rest_s[1]) == (1.0, 0.5)
+        assert rounds.time_s[2] == pytest.approx(sum(rounds.delay_s[:3]), rel=1e-5)  # type: ignore[arg-type]
+        assert rounds.accuracy[2] == 0.5
         assert library.overview(0).summary.accuracy == 0.5
+
+
+def test_models_are_as_good_as_a_nodes_log_says_and_a_loss_that_it_does_not_say_is_unknown(network: Path) -> None:
+    log = NodeLog(node_folder(network, 0) / "node.log")
+    for height, accuracy, loss in ((3, 0.5, 1.25), (4, 0.625, 1.0), (5, 0.75, float("nan"))):
+        log.info("accuracy", {"height": height, "accuracy": accuracy, "loss": loss})
+    with open_library([network]) as library:
+        rounds, summary = library.rounds(0), library.overview(0).summary
+        assert rounds.accuracy[2:5] == [0.5, 0.625, 0.75]
+        np.testing.assert_array_equal(rounds.loss[2:5], [1.25, 1.0, np.nan])
+        assert (summary.best_round, summary.accuracy) == (4, 0.75)
 
 
 def test_a_node_folder_is_a_node(network: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -52,9 +53,9 @@ def library(run: Path, record: Path, tmp_path_factory: pytest.TempPathFactory) -
         yield library
 
 
-def check_desk(library: Library, desk: WhatIfDocument, run: int) -> None:
-    problem, _ = library._run(run).problem_at(desk.height)
-    for choice in desk.choices:
+def check_what_if(library: Library, answer: WhatIfDocument, run: int) -> None:
+    problem, _ = library._run(run).problem_at(answer.height)
+    for choice in answer.choices:
         expected = solve(problem, choice.scheduler)
         assert choice.selected == expected.selected
         assert choice.objective == expected.objective
@@ -63,31 +64,31 @@ def check_desk(library: Library, desk: WhatIfDocument, run: int) -> None:
 
 
 @pytest.mark.parametrize("run_number", [0, 1])
-def test_the_desk_says_what_solve_says(library: Library, run_number: int) -> None:
-    desk = library.desk(run_number, 4, WhatIfSettings())
-    check_desk(library, desk, run_number)
-    assert desk.recorded is not None
-    assert desk.certificate.bound is not None
-    rivals = [choice for choice in desk.choices if choice.scheduler != "exact-power"]  # whose powers are its own
+def test_what_if_says_what_solve_says(library: Library, run_number: int) -> None:
+    answer = library.what_if(run_number, 4, WhatIfSettings())
+    check_what_if(library, answer, run_number)
+    assert answer.recorded is not None
+    assert answer.certificate.bound is not None
+    rivals = [choice for choice in answer.choices if choice.scheduler != "exact-power"]  # whose powers are its own
     best = min(choice.objective for choice in rivals if choice.objective is not None)
-    assert desk.certificate.bound <= best + 1e-9 * abs(best)
+    assert answer.certificate.bound <= best + 1e-9 * abs(best)
 
 
 def test_the_recorded_decision_costs_what_the_chain_says(library: Library) -> None:
     for height in (1, 4, 12):
-        block, desk = library.block(0, height), library.desk(0, height, WhatIfSettings())
-        assert desk.recorded is not None
+        block, answer = library.block(0, height), library.what_if(0, height, WhatIfSettings())
+        assert answer.recorded is not None
         assert block.schedule is not None
-        assert desk.recorded.selected == block.schedule.selected
-        assert desk.recorded.objective == pytest.approx(block.schedule.objective, abs=1e-8)
+        assert answer.recorded.selected == block.schedule.selected
+        assert answer.recorded.objective == pytest.approx(block.schedule.objective, abs=1e-8)
         assert block.modelled is not None
-        assert desk.recorded.delay_s == pytest.approx(block.modelled.delay_s, abs=1e-8)
-        np.testing.assert_allclose(desk.recorded.energy_j, block.modelled.energy_j, atol=1e-11)
+        assert answer.recorded.delay_s == pytest.approx(block.modelled.delay_s, abs=1e-8)
+        np.testing.assert_allclose(answer.recorded.energy_j, block.modelled.energy_j, atol=1e-11)
 
 
 def test_more_budget_and_bandwidth_never_cost_time(library: Library) -> None:
-    plain = library.desk(0, 4, WhatIfSettings())
-    rich = library.desk(0, 4, WhatIfSettings(budget_scale=4.0, bandwidth_hz=2 * plain.problem.bandwidth_hz))
+    plain = library.what_if(0, 4, WhatIfSettings())
+    rich = library.what_if(0, 4, WhatIfSettings(budget_scale=4.0, bandwidth_hz=2 * plain.problem.bandwidth_hz))
     before = {choice.scheduler: choice for choice in plain.choices}
     for choice in rich.choices:
         if choice.scheduler in ("exact", "all"):
@@ -108,7 +109,7 @@ def test_more_budget_and_bandwidth_never_cost_time(library: Library) -> None:
 )
 def test_settings_outside_their_limits_are_refused(library: Library, settings: WhatIfSettings) -> None:
     with pytest.raises(BadRequest):
-        library.desk(0, 4, settings)
+        library.what_if(0, 4, settings)
 
 
 def test_lineage_is_that_of_the_audit(library: Library, run: Path) -> None:
@@ -141,18 +142,32 @@ def test_places_are_those_that_were_drawn(library: Library) -> None:
     np.testing.assert_allclose(gains, 10 * np.log10(states[2].gain), atol=0.006)
 
 
-def test_a_record_tells_the_same_story_as_its_table(library: Library) -> None:
+def test_a_record_tells_the_same_rounds_as_its_table(library: Library) -> None:
     record = simulate(example_scenario())
-    story = library.story(1)
-    np.testing.assert_allclose(story.delay_s, record.delay_s, rtol=1e-5)
-    np.testing.assert_allclose(story.mean_queue, record.next_queue.mean(axis=1), rtol=1e-5)
-    counts = msgspec.json.decode(story.clients.count)
+    rounds = library.rounds(1)
+    np.testing.assert_allclose(rounds.delay_s, record.delay_s, rtol=1e-5)
+    np.testing.assert_allclose(rounds.mean_queue, record.next_queue.mean(axis=1), rtol=1e-5)
+    counts = msgspec.json.decode(rounds.clients.count)
     np.testing.assert_array_equal(counts, np.cumsum(record.delivered, axis=0))
     overview = library.overview(1)
     assert overview.kind == "record"
     assert overview.summary.energy_use == pytest.approx(record.mean_energy_use, rel=1e-5)
     with pytest.raises(NotHere):
         library.block(1, 1)
+
+
+def test_a_record_names_the_clients_whose_updates_are_missing(tmp_path: Path) -> None:
+    record = simulate(example_scenario())
+    delivered = record.delivered.copy()
+    delivered[1:3] = False
+    write_parquet(replace(record, delivered=delivered), None, tmp_path)
+    with open_library([tmp_path]) as library:
+        rows = {row.height: row for row in library.blocks(0, 1, 3).blocks}
+        for height, row in rows.items():
+            chosen = np.flatnonzero(record.selected[height - 1]).tolist()
+            assert (row.trained, row.missing) == (([], chosen) if height > 1 else (chosen, []))
+        missed = [library.client(0, number).num_missed for number in range(record.num_clients)]
+    np.testing.assert_array_equal(missed, record.selected[1:3].sum(axis=0))
 
 
 def test_the_law_finds_the_same_block_broken(library: Library) -> None:
@@ -171,7 +186,7 @@ def test_the_law_finds_the_same_block_broken(library: Library) -> None:
 def test_differences_are_paired_by_round(library: Library) -> None:
     found = library.compare()
     one = next(row for row in found.paired if (row.a, row.b, row.metric) == (0, 1, "delay_s"))
-    differences = np.subtract(library.story(0).delay_s, library.story(1).delay_s)
+    differences = np.subtract(library.rounds(0).delay_s, library.rounds(1).delay_s)
     expected = mean_interval(differences)
     assert one.n == 12
     assert one.mean == pytest.approx(expected.mean, rel=1e-4)

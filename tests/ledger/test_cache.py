@@ -152,28 +152,40 @@ def test_what_was_asked_for_last_is_kept_longest():
 def test_once_is_about_these_very_objects(cache):
     one, equal, two = (1, 2, 3), tuple(range(1, 4)), (4,)
     assert one == equal
-    made = []
+    seen, divisors = [], [0, 2]
 
-    def make(value):
-        made.append(value)
-        return value
+    def pair(first, second, found):
+        assert found is cache
+        seen.append((id(first), id(second)))
+        return first, second
+
+    def nothing(value, _):
+        seen.append(id(value))
+
+    def divide(value, _):
+        return value[0] / divisors.pop(0)
 
     for _ in range(2):
-        assert cache.once((one, two), lambda: make("first")) == "first"
-        assert cache.once((equal, two), lambda: make("second")) == "second"
-        assert cache.once((one,), lambda: make(None)) is None
-    assert made.count("first") in (1, 2)
+        for first in (one, equal):
+            assert cache.once(pair, first, two)[0] is first
+        assert cache.once(nothing, one) is None
+    assert {seen.count((id(first), id(two))) for first in (one, equal)} <= {1, 2}
     with pytest.raises(ZeroDivisionError):
-        cache.once((two,), lambda: 1 / 0)
-    assert cache.once((two,), lambda: 5) == 5
+        cache.once(divide, two)
+    assert cache.once(divide, two) == 2
 
 
 def test_once_works_once():
-    made = []
-    cache, about = VerificationCache(), (object(), object())
+    given = []
+    cache = VerificationCache()
+
+    def note(*arguments):
+        given.append(arguments)
+
+    values = object(), object()
     for _ in range(3):
-        cache.once(about, lambda: made.append(None))
-    assert len(made) == 1
+        cache.once(note, *values)
+    assert given == [(*values, cache)]
 
 
 def test_a_value_put_again_counts_once_and_the_last_one_is_given():

@@ -1,6 +1,7 @@
 """A stored chain is verified by the law alone: whatever its members agreed to, a lie is found where it stands."""
 
 import sqlite3
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -194,6 +195,36 @@ def test_a_pruned_chain_is_valid_and_says_what_was_not_computed_again(tmp_path):
         assert [block.model for block in found.blocks] == [*[ModelCheck.PRUNED] * 4, *[ModelCheck.RECOMPUTED] * 2]
     with ChainStore.open(tmp_path / "chain", read_only=True) as store:
         assert verify_chain(store).is_valid
+
+
+class PrunedMeanwhile:
+    """A store that another process prunes to its last two blocks, step by step, from a given access on."""
+
+    def __init__(self, store, num_accesses):
+        self._store, self._left = store, num_accesses
+
+    def __getattr__(self, name):
+        if name in ("checkpoint", "read_unchecked", "get_blob", "proof"):
+            self._left -= 1
+            if self._left < 0:
+                self._store.prune(max(2, self._store.height + self._left))
+        return getattr(self._store, name)
+
+
+@pytest.mark.slow
+def test_a_chain_stays_valid_whenever_its_node_prunes_while_it_is_verified():
+    maker = new_maker()
+    maker.grow(5)
+    num_accesses, is_pruned = 0, True
+    while is_pruned:
+        store = deepcopy(maker.store)
+        found = verify_chain(PrunedMeanwhile(store, num_accesses))
+        assert found.failure is None, num_accesses
+        checks = [block.model for block in found.blocks]
+        assert checks[found.checkpoint :] == [ModelCheck.RECOMPUTED] * (5 - found.checkpoint)
+        is_pruned = store.checkpoint > 0
+        num_accesses += 1
+    assert num_accesses > 30
 
 
 def test_what_a_node_took_on_trust_is_said_and_everything_else_of_it_verified(tmp_path):

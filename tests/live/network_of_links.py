@@ -21,7 +21,7 @@ from bdfl.transports.live.certificates import (
     roots_pem,
     write_tls,
 )
-from bdfl.transports.live.envelope import Keyring, Sealer
+from bdfl.transports.live.envelope import EnvelopeWriter, Keyring
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
 
@@ -33,10 +33,10 @@ def signer_of(number: int) -> Signer:
     return Signer(digest(b"member %d" % number))
 
 
-def sealer_of(number: int, life: int = 1, *, signer: int | None = None, num_members: int = 10) -> Sealer:
+def writer_of(number: int, incarnation: int = 1, *, signer: int | None = None, num_members: int = 10) -> EnvelopeWriter:
     """Makes envelopes in a member's name, with its own key or another member's, for so many members."""
     keyring = Keyring(signer_of(number if signer is None else signer), CHAIN)
-    return Sealer(keyring, number, life, [signer_of(one).public_key for one in range(num_members)])
+    return EnvelopeWriter(keyring, number, incarnation, [signer_of(one).public_key for one in range(num_members)])
 
 
 def free_ports(count: int) -> list[int]:
@@ -113,7 +113,7 @@ class Links:
             signer=self.signers[number],
             chain=CHAIN,
             public_keys=self.public_keys,
-            life=1,
+            incarnation=1,
             listen=listen,
             peers=peers,
             tls=self.tls[number],

@@ -116,7 +116,7 @@ def test_the_rest_go_on_without_a_member(tmp_path):
 
 
 def test_who_was_away_longer_than_updates_are_kept_comes_back(monkeypatch, tmp_path):
-    """It says what it took on trust, also after a restart, and its recorded life can be played again."""
+    """It says what it took on trust, also after a restart, and its recorded incarnation can be played again."""
     network, removed, remove = MemoryNetwork(tmp_path), {}, BlobFolder.remove
 
     def remember(blobs, blob):  # what it began with may be pruned before it stops
@@ -148,7 +148,7 @@ def test_who_was_away_longer_than_updates_are_kept_comes_back(monkeypatch, tmp_p
     validate_votes(votes_said(first.link, 3), votes_said(second.link, 3))
     stored = second.store.get_blob
     monkeypatch.setattr(second.store, "get_blob", lambda blob: stored(blob) or removed.get(blob))
-    assert replay(tmp_path / EVENTS_FILE, second.store).lives[0].first_height == left + 1
+    assert replay(tmp_path / EVENTS_FILE, second.store).incarnations[0].first_height == left + 1
     second.store.close()
     with network.open_store(3) as store:
         assert store.trusted == trusted

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bdfl.encoding import digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import Kind, SignedVote, Vote
 from bdfl.ledger.chain import start_chain
@@ -188,13 +189,24 @@ def test_training_of_a_past_round_is_not_begun(doing):
     assert doing.events[0].parent == doing.chain.tip
 
 
-def test_the_shelf_keeps_few_bytes_at_hand_and_finds_the_rest_in_the_store(tmp_path):
+def test_few_blobs_are_kept_in_memory_and_the_others_are_found_in_the_store(tmp_path):
     network = MemoryNetwork(tmp_path)
-    store = network.memory_store()
-    shelf = BlobCache(store, 100)
+    cache = BlobCache(network.memory_store(), 100)
     blobs = {bytes([number]) * 32: bytes([number]) * 60 for number in range(5)}
     for blob, data in blobs.items():
-        shelf.put(blob, data)
-    assert shelf.get(bytes([4]) * 32) == bytes([4]) * 60
-    assert shelf.get(bytes([0]) * 32) is None  # forgotten, and not in the store
-    assert shelf.get(network.genesis.model.initial) == network.initial
+        cache.put(blob, data)
+    assert cache.get(bytes([4]) * 32) == bytes([4]) * 60
+    assert cache.get(bytes([0]) * 32) is None  # forgotten, and not in the store
+    assert cache.get(network.genesis.model.initial) == network.initial
+
+
+def test_a_blob_that_is_asked_for_stays_whatever_older_ones_are_read_from_the_store(tmp_path):
+    store = MemoryNetwork(tmp_path).memory_store()
+    cache = BlobCache(store, 200)
+    wanted = b"wanted", b"w" * 60
+    cache.put(*wanted)
+    for number in range(5):
+        old = bytes([number]) * 60
+        store.put_blob(digest(old), old)
+        assert cache.get(digest(old)) == old
+        assert cache.get(wanted[0]) == wanted[1]  # not in the store

@@ -90,7 +90,7 @@ def open_links(network, folder):
                 signer=signer,
                 chain=record_digest(network.genesis),
                 public_keys=[signer.public_key for signer in network.signers],
-                life=1,
+                incarnation=1,
                 listen=(addresses[number],),
                 peers=addresses[:number],
                 tls=write_tls(folder / f"tls-{number}", key, leaf, roots),

@@ -16,7 +16,7 @@ from bdfl.transports.live.admission import Refusal
 from bdfl.transports.live.envelope import Envelope, Purpose
 from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, line_of, session_config
 from bdfl.transports.live.zenoh_link import ZenohLink
-from tests.live.network_of_links import CHAIN, Links, Listener, free_ports, message_of, sealer_of, wait_until
+from tests.live.network_of_links import CHAIN, Links, Listener, free_ports, message_of, wait_until, writer_of
 from tests.live.test_zenoh_link import say_until_heard
 
 KEYS = chain_keys(CHAIN)
@@ -164,8 +164,8 @@ def test_a_client_speaks_in_its_own_name_only(tmp_path):
         token.undeclare()
 
 
-@pytest.mark.parametrize("is_sealed", [True, False])
-def test_the_others_are_heard_while_a_client_floods_through_the_relay(tmp_path, is_sealed):
+@pytest.mark.parametrize("is_authentic", [True, False])
+def test_the_others_are_heard_while_a_client_floods_through_the_relay(tmp_path, is_authentic):
     with Links(4, tmp_path) as net, ExitStack() as stack:
         (zero,) = addresses(1)
         net.open(0, (zero,), ())
@@ -174,11 +174,11 @@ def test_the_others_are_heard_while_a_client_floods_through_the_relay(tmp_path, 
         net.wait_for_all()
         session = raw_client(stack, net, 1, zero)
         token = session.liveliness().declare_token(KEYS.via(0).here(1, "abc"))
-        sealer, is_over = sealer_of(1, num_members=4), threading.Event()
+        writer, is_over = writer_of(1, num_members=4), threading.Event()
 
         def flood():
             while not is_over.is_set():
-                data = sealer.seal(Purpose.MESSAGE, None, b"sealed nonsense") if is_sealed else b"nonsense"
+                data = writer.write(Purpose.MESSAGE, None, b"authentic nonsense") if is_authentic else b"nonsense"
                 session.put(KEYS.via(0).to_all(1), data)
 
         flooder = threading.Thread(target=flood)
@@ -221,7 +221,7 @@ def test_two_nodes_with_one_key_notice_each_other(tmp_path, is_listening):
         net.open(2, (), (zero,), lease_s=0.5)
         net.wait_for_all()
         listen = (twin_address,) if is_listening else ()
-        twin = ZenohLink(net.settings(1, listen, (zero,), lease_s=0.5, life=2))
+        twin = ZenohLink(net.settings(1, listen, (zero,), lease_s=0.5, incarnation=2))
         twin.open(Listener())
         stack.callback(twin.close)
         wait_until(lambda: net.links[1].has_twin, "the first hears of the second")

@@ -1,4 +1,4 @@
-"""A recorded life, played again without the node's key, gives the same blocks byte for byte."""
+"""A recorded incarnation, played again without the node's key, gives the same blocks byte for byte."""
 
 import os
 
@@ -71,17 +71,17 @@ def log(lived, tmp_path):
     return path
 
 
-def test_every_life_gives_the_same_blocks(lived, log):
+def test_every_incarnation_gives_the_same_blocks(lived, log):
     result = replay(log, lived[1])
     assert result.number == 0
     assert result.num_blocks == lived[1].height >= 6
     assert result.not_recorded == ()
-    first, second = result.lives
+    first, second = result.incarnations
     assert first.first_height == 1
     assert first.last_height + 1 == second.first_height > 3
     assert second.last_height == lived[1].height
-    assert all(life.is_whole and life.num_events > 10 for life in result.lives)
-    assert all(life.num_signatures >= 4 for life in result.lives)  # an update, a report and votes a round
+    assert all(one.is_whole and one.num_events > 10 for one in result.incarnations)
+    assert all(one.num_signatures >= 4 for one in result.incarnations)  # an update, a report and votes a round
 
 
 def test_what_private_training_spent_is_recorded_with_it(lived, log):
@@ -126,7 +126,9 @@ def test_a_changed_signature_is_noticed(lived, log):
         return entry
 
     rewrite(log, change)
-    with pytest.raises(ReplayDiffers, match=r"event \d+ of the life from block 0: another .* for height 1 is signed"):
+    with pytest.raises(
+        ReplayDiffers, match=r"event \d+ of the incarnation from block 0: another .* for height 1 is signed"
+    ):
         replay(log, lived[1])
 
 
@@ -144,7 +146,7 @@ def test_a_tail_that_was_cut_off_anywhere_costs_no_more_than_itself(lived, log):
         assert num_entries - 40 <= len(list(read_entries(log))) < num_entries
         assert replay(log, lived[1]).num_blocks >= 3
     log.write_bytes(whole[:-5])
-    event_log.EventLog(log).close()  # the next life cuts it off
+    event_log.EventLog(log).close()  # the next incarnation cuts it off
     left = log.stat().st_size
     assert sum(event_log._HEAD.size + len(data) for data, _ in event_log._read_frames(log)) == left
 
@@ -171,7 +173,7 @@ def test_what_is_no_log_is_refused(lived, tmp_path):
         replay(path, lived[1])
 
 
-def test_a_log_that_is_full_goes_on_in_another_with_a_life_of_its_own(tmp_path):
+def test_a_log_that_is_full_goes_on_in_another_with_an_incarnation_of_its_own(tmp_path):
     network = MemoryNetwork(tmp_path)
     stores = [network.memory_store() for _ in range(4)]
     live(network, 4, stores, tmp_path, max_log_bytes=10_000)
@@ -216,7 +218,7 @@ def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
     assert result.num_blocks == 2
 
 
-def test_a_life_that_grew_too_long_is_left_out_to_its_end(tmp_path):
+def test_an_incarnation_that_grew_too_long_is_left_out_to_its_end(tmp_path):
     """Also what would fit again: after a gap nothing could be played."""
     network = MemoryNetwork(tmp_path)
     store = network.memory_store()
@@ -256,7 +258,7 @@ def test_a_refused_blob_is_written_down_with_its_bytes(tmp_path):
     assert log_event(arrived, state, node.context.cache) == LoggedBlob(1, blob, b"")
 
 
-def test_a_life_begins_with_what_the_store_held(tmp_path):
+def test_an_incarnation_begins_with_what_the_store_held(tmp_path):
     network = MemoryNetwork(tmp_path)
     store = network.memory_store()
     context = network.context(2, last_height=9)

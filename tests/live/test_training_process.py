@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bdfl.experiment.training_run import Learner, found_chain, prepare_run
+from bdfl.experiment.learner import Learner
+from bdfl.experiment.training_run import found_chain, prepare_run
 from bdfl.learning.data import BadData
 from bdfl.learning.privacy_accounting import mechanism_of, spent_micro
 from bdfl.learning.trainer_pool import open_trainer
@@ -204,6 +205,7 @@ while (order := channel.receive(ORDERS)) is not None:
         os.kill(process.process_id, signal.SIGKILL)
         assert ask(process.train, b"model", 1).model == b"model" + dump_scenario(SCENARIO).encode() + bytes([3])
         assert process.num_restarts == 1
+    assert process.num_restarts == 1  # closing is none
 
 
 def test_an_order_that_kills_the_process_twice_fails(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ from bdfl.transports.live.envelope import Envelope, PieceAnswer, PieceRequest, P
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkError, ZenohSession
-from tests.live.network_of_links import CHAIN, Links, free_ports, message_of, sealer_of, wait_until
+from tests.live.network_of_links import CHAIN, Links, free_ports, message_of, wait_until, writer_of
 
 KEYS = chain_keys(CHAIN)
 DATA = random.Random(3).randbytes(1_300_000)
@@ -158,7 +158,7 @@ def test_who_asks_without_end_has_to_wait_and_others_are_served(tmp_path):
         net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), piece_size=100_000)
         net.wait_for_all()
         net.listeners[0].blobs[BLOB] = Offer(DATA)
-        session, sealer, is_over = raw_session(stack, net.tls[2], ports[:1]), sealer_of(2), threading.Event()
+        session, writer, is_over = raw_session(stack, net.tls[2], ports[:1]), writer_of(2), threading.Event()
         wait_until(lambda: len(session.info.transports()) >= 1, "connected")
 
         def ask_for_nothing():
@@ -167,7 +167,7 @@ def test_who_asks_without_end_has_to_wait_and_others_are_served(tmp_path):
                 session.get(
                     KEYS.blob(0, 2),
                     zenoh.handlers.FifoChannel(4),
-                    payload=sealer.seal(Purpose.REQUEST, 0, encode(request)),
+                    payload=writer.write(Purpose.REQUEST, 0, encode(request)),
                     timeout=5.0,
                     congestion_control=zenoh.CongestionControl.BLOCK,
                 )
@@ -194,7 +194,7 @@ def test_who_answers_in_a_holders_name_is_not_believed_and_the_holder_is(tmp_pat
     with Links(3, tmp_path) as net, ExitStack() as stack:
         ports = open_two(net, piece_size=100_000)
         session = raw_session(stack, leaf_in_name_of(net, 2, 1, tmp_path / "forger"), ports[:1])
-        sealer = sealer_of(1, signer=2)
+        writer = writer_of(1, signer=2)
         num_forged = 0
 
         def answer(query):
@@ -203,7 +203,7 @@ def test_who_answers_in_a_holders_name_is_not_believed_and_the_holder_is(tmp_pat
             request = digest(query.payload.to_bytes())
             wrong = bytes(100_000)
             for said in (PieceAnswer(request, digest(wrong), None), PieceAnswer(request, None, None)):
-                forged = sealer.seal(Purpose.ANSWER, 0, encode(said))
+                forged = writer.write(Purpose.ANSWER, 0, encode(said))
                 query.reply(KEYS.blob(1, 0), wrong, attachment=forged)
                 query.reply(KEYS.blob(1, 0), wrong)
                 query.reply_err(b"")
@@ -369,12 +369,12 @@ def test_nothing_false_comes_in_and_honest_members_are_heard_all_the_same():
         ports = open_two(net, limits=Limits(checks_per_s=50, checks_burst=500))
         session = raw_session(stack, None, ports)
         wait_until(lambda: len(session.info.transports()) == 2, "connected")
-        sealer = sealer_of(2)
-        honest = sealer.seal(Purpose.MESSAGE, None, encode_message(message_of(2, 7)))
+        writer = writer_of(2)
+        honest = writer.write(Purpose.MESSAGE, None, encode_message(message_of(2, 7)))
         forged = encode(Envelope(1, None, 2**40, "", encode_message(message_of(1, 8)), bytes(48)))
         attacks = {
             "refused_replay": (KEYS.to_all(2), honest),
-            "refused_seal": (KEYS.to_all(1), forged),
+            "refused_mac": (KEYS.to_all(1), forged),
             "refused_address": (KEYS.to_all(1), honest),
             "refused_size": (KEYS.to_all(2), bytes(Limits.max_message_size + 1000)),
             "refused_encoding": (KEYS.to_one(0, 2), b"garbage"),
@@ -395,7 +395,7 @@ def test_nothing_false_comes_in_and_honest_members_are_heard_all_the_same():
             session.put(KEYS.to_all(1), forged, congestion_control=zenoh.CongestionControl.BLOCK)
         wait_until(lambda: net.links[0].counters().get("refused_rate", 0) > 0, "the flood is refused unread")
         say_until_heard(net, 9)
-        assert net.links[0].counters()["refused_seal"] < 1_000
+        assert net.links[0].counters()["refused_mac"] < 1_000
 
 
 def test_requests_for_blobs_are_answered_to_members_only():
@@ -404,14 +404,14 @@ def test_requests_for_blobs_are_answered_to_members_only():
         net.listeners[0].blobs[BLOB] = Offer(DATA)
         session = raw_session(stack, None, ports)
         wait_until(lambda: len(session.info.transports()) == 2, "connected")
-        stranger = sealer_of(9)
-        liar = sealer_of(2, signer=9)
+        stranger = writer_of(9)
+        liar = writer_of(2, signer=9)
         for payload in (
             None,
             b"",
             b"garbage",
             bytes(9_000),
-            *(s.seal(Purpose.REQUEST, 0, b"x") for s in (stranger, liar)),
+            *(s.write(Purpose.REQUEST, 0, b"x") for s in (stranger, liar)),
         ):
             for asker in (2, 9):
                 assert list(session.get(KEYS.blob(0, asker), payload=payload, timeout=5.0)) == []
@@ -428,11 +428,11 @@ def test_who_floods_is_not_listened_to_for_a_while_and_others_are(tmp_path):
         net.listeners[0].blobs[BLOB] = Offer(DATA)
         session = raw_session(stack, net.tls[2], ports[:1], num_members=4)
         wait_until(lambda: len(session.info.transports()) >= 1, "connected")
-        link, sealer = net.links[0], sealer_of(2)
+        link, writer = net.links[0], writer_of(2)
 
         def is_muted():
             for key, receiver in ((KEYS.to_all(2), None), (KEYS.to_one(0, 2), 0)):
-                garbage = sealer.seal(Purpose.MESSAGE, receiver, b"garbage")
+                garbage = writer.write(Purpose.MESSAGE, receiver, b"garbage")
                 session.put(key, garbage, congestion_control=zenoh.CongestionControl.BLOCK)
             return link.counters().get("muted", 0) == 1
 
@@ -444,7 +444,7 @@ def test_who_floods_is_not_listened_to_for_a_while_and_others_are(tmp_path):
         say_until_heard(net, 2, (0, 1, 3))
 
         def is_heard_again():
-            session.put(KEYS.to_all(2), sealer.seal(Purpose.MESSAGE, None, encode_message(message_of(2, 3))))
+            session.put(KEYS.to_all(2), writer.write(Purpose.MESSAGE, None, encode_message(message_of(2, 3))))
             time.sleep(0.05)
             return 3 in net.listeners[0].heights(2)
 
@@ -466,7 +466,7 @@ def test_what_comes_in_a_connected_members_name_is_refused_and_costs_it_nothing(
             for _ in range(20):
                 session.put(KEYS.to_all(1), forged)
             time.sleep(0.05)
-            return link.counters().get("refused_seal", 0) > 100
+            return link.counters().get("refused_mac", 0) > 100
 
         wait_until(is_refused, "forged in its name")
         assert allowance.messages.wait_ns(math.inf, time.monotonic_ns()) == 0
@@ -484,7 +484,7 @@ def test_a_flood_in_anothers_name_neither_mutes_it_nor_uses_up_what_it_may_say(t
         tls = leaf_in_name_of(net, 2, 1, tmp_path / "forger")  # member 2's own authority certifies any name
         session = raw_session(stack, tls, ports[:1])
         wait_until(lambda: len(session.info.transports()) == 1, "connected")
-        genuine = sealer_of(1).seal(Purpose.MESSAGE, None, encode_message(message_of(1, 1)))
+        genuine = writer_of(1).write(Purpose.MESSAGE, None, encode_message(message_of(1, 1)))
         forged = encode(Envelope(1, None, 2**62, "", encode_message(message_of(1, 8)), bytes(48)))
         data = {"garbage": b"garbage", "forged": forged, "genuine again": genuine}[said]
 
@@ -492,11 +492,11 @@ def test_a_flood_in_anothers_name_neither_mutes_it_nor_uses_up_what_it_may_say(t
             for _ in range(100):
                 session.put(KEYS.to_all(1), data, congestion_control=zenoh.CongestionControl.BLOCK)
             counts = net.links[0].counters()
-            return sum(counts.get(f"refused_{why}", 0) for why in ("encoding", "seal", "replay")) > 1_000
+            return sum(counts.get(f"refused_{why}", 0) for why in ("encoding", "mac", "replay")) > 1_000
 
         wait_until(is_flooded, "the flood is looked into")
         assert "muted" not in net.links[0].counters()
-        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), life=2)
+        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), incarnation=2)
         say_until_heard(net, 2)
         assert net.links[0].queued["muted"] == 0
 
@@ -643,7 +643,7 @@ def test_a_member_that_starts_again_is_heard():
         ports = open_two(net)
         say_until_heard(net, 1)
         net.links[1].close()
-        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), life=2)
+        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), incarnation=2)
         net.wait_for_all()
         say_until_heard(net, 2)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,12 +13,13 @@ import msgspec
 import pytest
 
 from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import rested_on
 from bdfl.ledger.verify import Failure, Verification
 from bdfl.localnet import verdict as judging
 from bdfl.localnet.network import create_network, find_ports, run_network, view_network
 from bdfl.localnet.processes import BadNetwork, node_folder, read_network
 from bdfl.localnet.verdict import summarise_network, verify_network
-from bdfl.node.run_file import is_locked, lock_folder, read_life
+from bdfl.node.run_file import is_locked, lock_folder, read_incarnation
 from bdfl.node.status import read_status
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
@@ -54,7 +56,7 @@ def played(tmp_path_factory):
 
 def test_all_chains_are_the_same_and_valid_though_a_node_was_killed(played):
     verdict = verify_network(played)
-    assert verdict.heights == (BLOCKS,) * 4
+    assert verdict.heights == dict.fromkeys(range(4), BLOCKS)
     assert verdict.failures == ()
     assert verdict.difference is None
     assert verdict.is_good
@@ -62,8 +64,8 @@ def test_all_chains_are_the_same_and_valid_though_a_node_was_killed(played):
 
 def test_the_killed_node_came_back_with_a_higher_number(played):
     killed, other = (Diary(node_folder(played, number)).read().joinings for number in (3, 0))
-    assert [joining.life - killed[0].life for joining in killed] == [0, 1]
-    assert read_life(node_folder(played, 3)) == killed[-1].life
+    assert [joining.incarnation - killed[0].incarnation for joining in killed] == [0, 1]
+    assert read_incarnation(node_folder(played, 3)) == killed[-1].incarnation
     assert len(other) == 1
 
 
@@ -88,7 +90,7 @@ def test_recorded_events_played_again_give_the_same_blocks(played, number):
     with ChainStore.open(folder / "chain", read_only=True) as store:
         found = replay(folder / EVENTS_FILE, store)
     assert found.num_blocks >= 1
-    assert (number == 3) == (len(found.lives) == 2)
+    assert (number == 3) == (len(found.incarnations) == 2)
     assert number == 3 or found.not_recorded == ()
 
 
@@ -104,7 +106,7 @@ def test_the_summary_says_what_came_out(played):
 
 def test_a_node_evaluates_where_it_is_told_to(played):
     lines = [json.loads(line) for line in (node_folder(played, 0) / "node.log").read_text().splitlines()]
-    assert any(line["event"] == "accuracy" and 0 < line["accuracy"] <= 1 for line in lines)
+    assert any(line["event"] == "accuracy" and 0 < line["accuracy"] <= 1 and line["loss"] > 0 for line in lines)
     assert "accuracy" not in (node_folder(played, 1) / "node.log").read_text()
 
 
@@ -124,11 +126,13 @@ def test_a_network_that_ended_is_shown_as_such(played):
     assert not view.is_done
 
 
-def test_a_chain_that_differs_is_noticed(played, monkeypatch):
-    changed = ChainStore.block
+@pytest.fixture
+def changed(monkeypatch):
+    """Block 3 of node 2 has another nonce, which nothing but the comparison notices."""
+    unchanged = ChainStore.block
 
     def block(self, height):
-        found = changed(self, height)
+        found = unchanged(self, height)
         if "node-2" in str(self._path) and height == 3:
             return msgspec.structs.replace(found, nonce=bytes(255 - byte for byte in found.nonce))
         return found
@@ -136,7 +140,50 @@ def test_a_chain_that_differs_is_noticed(played, monkeypatch):
     nothing_wrong = Verification(chain="", height=0, checkpoint=0, blocks=(), failure=None)
     monkeypatch.setattr(judging, "verify_chain", lambda *_, **__: nothing_wrong)
     monkeypatch.setattr(ChainStore, "block", block)
+
+
+def test_a_chain_that_differs_is_noticed(played, changed):
     assert verify_network(played).difference == "block 3 of node 2 is not that of node 0"
+
+
+@pytest.fixture
+def damaged(played, tmp_path):
+    """A copy of the network in which the store of node 0 does not open and that of node 3 ends at block 5."""
+    for name in ("network.json", "scenario.toml"):
+        shutil.copy(played / name, tmp_path)
+    for number in (1, 2):
+        shutil.copytree(node_folder(played, number) / "chain", node_folder(tmp_path, number) / "chain")
+    with ChainStore.open(node_folder(played, 3) / "chain", read_only=True) as whole:
+        initial = whole.get_blob(whole.genesis.model.initial)
+        with ChainStore.create(node_folder(tmp_path, 3) / "chain", whole.genesis, initial) as short:
+            for height in range(1, 6):
+                block = whole.block(height)
+                for use in rested_on(block):
+                    short.put_blob(use.blob, whole.get_blob(use.blob))
+                short.append(block, whole.certificate(height))
+    return tmp_path
+
+
+def test_chains_keep_their_nodes_numbers_where_another_does_not_open(damaged):
+    verdict = verify_network(damaged)
+    assert verdict.heights == {1: BLOCKS, 2: BLOCKS, 3: 5}
+    assert [node for node, _ in verdict.failures] == [0]
+    assert verdict.problems == (f"node 0: {verdict.failures[0][1]}",)
+
+
+def test_a_chain_that_differs_is_named_by_its_node_where_another_does_not_open(damaged, changed):
+    verdict = verify_network(damaged)
+    assert verdict.problems[1:] == ("block 3 of node 2 is not that of node 1",)
+
+
+def test_means_are_of_the_common_blocks_of_whichever_chain_opens(damaged, played):
+    summary = summarise_network(damaged, verify_network(damaged), 30.0)
+    with ChainStore.open(node_folder(played, 2) / "chain", read_only=True) as store:
+        common = [store.block(height).body for height in range(1, 6)]
+    assert summary.height == 5
+    assert summary.mean_updates == sum(len(body.updates) for body in common if not body.is_empty) / 5
+    assert summary.empty_blocks == sum(body.is_empty for body in common)
+    assert summary.accuracy is not None
 
 
 def test_a_chain_that_is_not_there_is_a_failure(played, tmp_path):

@@ -17,7 +17,7 @@ LAST = LastBlock(
     height=7, digest="ab", proposer=2, attempt=1, age_s=1.0, round_s=0.5, is_empty=False, num_updates=3
 )  # fmt: skip
 SNAPSHOT = Snapshot(
-    number=3, name="three", chain="c" * 64, version="0", pid=1, up_s=100.0, life=2, height=7, last_height=None,
+    number=3, name="three", chain="c" * 64, version="0", pid=1, up_s=100.0, incarnation=2, height=7, last_height=None,
     phase="mining", attempt=1, is_training=False, is_mining=True, present=(0, 1), num_members=4,
     queues={"events": 5}, counters={"sent": 10, "received": 9}, refused={"signature": 4}, last_block=LAST,
     accuracy=0.9, deadline_s=2.0, memory_bytes=1000, num_threads=8, store_bytes=5000, training_s=3.0, mining_s=4.0,

@@ -9,8 +9,8 @@ from bdfl.node.run_file import (
     RunFile,
     is_locked,
     lock_folder,
-    raise_life,
-    read_life,
+    raise_incarnation,
+    read_incarnation,
     read_run,
     write_run,
 )
@@ -43,10 +43,10 @@ def test_what_goes_wrong_inside_is_not_taken_for_the_lock(tmp_path):
 
 
 def test_every_start_has_a_higher_number(tmp_path):
-    assert read_life(tmp_path) == 0
-    first = raise_life(tmp_path)
-    assert [raise_life(tmp_path) for _ in range(2)] == [first + 1, first + 2]
-    assert read_life(tmp_path) == first + 2
+    assert read_incarnation(tmp_path) == 0
+    first = raise_incarnation(tmp_path)
+    assert [raise_incarnation(tmp_path) for _ in range(2)] == [first + 1, first + 2]
+    assert read_incarnation(tmp_path) == first + 2
 
 
 def test_a_new_folder_begins_above_all_numbers_of_an_older_one(tmp_path):
@@ -55,30 +55,30 @@ def test_a_new_folder_begins_above_all_numbers_of_an_older_one(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     new.mkdir()
-    numbers = [raise_life(old, now_s + 10 * start) for start in range(5)]
-    assert raise_life(new, now_s + 50) > max(numbers)
+    numbers = [raise_incarnation(old, now_s + 10 * start) for start in range(5)]
+    assert raise_incarnation(new, now_s + 50) > max(numbers)
 
 
 def test_a_clock_set_back_never_lowers_the_number_of_a_folder(tmp_path):
-    first = raise_life(tmp_path, 2e9)
-    assert raise_life(tmp_path, 0.0) == first + 1
+    first = raise_incarnation(tmp_path, 2e9)
+    assert raise_incarnation(tmp_path, 0.0) == first + 1
 
 
 def test_a_clock_of_long_ago_gives_a_number_all_the_same(tmp_path):
-    assert raise_life(tmp_path, 0.0) == 1
+    assert raise_incarnation(tmp_path, 0.0) == 1
 
 
 def test_a_clock_beyond_all_numbers_is_refused_and_nothing_is_kept(tmp_path):
     with pytest.raises(BadFolder, match="is the clock right"):
-        raise_life(tmp_path, 5e9)
-    assert read_life(tmp_path) == 0
+        raise_incarnation(tmp_path, 5e9)
+    assert read_incarnation(tmp_path) == 0
 
 
 @pytest.mark.parametrize("content", ["", "three", "-1", "1.5"])
 def test_a_damaged_number_of_starts_is_refused(tmp_path, content):
     (tmp_path / "life").write_text(content)
     with pytest.raises(BadFolder, match="a whole number expected"):
-        raise_life(tmp_path)
+        raise_incarnation(tmp_path)
 
 
 def test_a_process_says_how_to_reach_it(tmp_path):

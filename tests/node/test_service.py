@@ -19,7 +19,7 @@ from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import NotKept
-from bdfl.node.run_file import BadFolder, lock_folder, read_life, read_run
+from bdfl.node.run_file import BadFolder, lock_folder, read_incarnation, read_run
 from bdfl.node.service import NodeFailed, open_node
 from bdfl.node.settings import (
     NotRunnable,
@@ -107,8 +107,8 @@ def test_a_node_alone_makes_blocks_shows_them_and_goes_on_after_a_stop(settings)
     with open_node(replace(settings, last_height=reached + 1)) as service, running(service):
         assert service.snapshot().height >= reached
         wait_for(lambda: service.snapshot().is_done, "the last block")
-        assert service.snapshot().life == found.life + 1
-    assert read_life(settings.folder) == found.life + 1
+        assert service.snapshot().incarnation == found.incarnation + 1
+    assert read_incarnation(settings.folder) == found.incarnation + 1
 
 
 def test_a_node_stops_in_order_when_its_models_reach_the_quota_and_goes_on_with_a_larger_one(formula_settings):
@@ -183,7 +183,7 @@ def test_a_node_that_is_stopped_before_it_runs_ends_at_once(formula_settings):
     with open_node(formula_settings) as service:
         service.stop()
         service.run()
-        assert read_life(formula_settings.folder) == service.snapshot().life > 0
+        assert read_incarnation(formula_settings.folder) == service.snapshot().incarnation > 0
 
 
 def test_a_stranger_is_refused(settings, tmp_path):
@@ -218,7 +218,7 @@ def test_data_that_the_genesis_does_not_know_are_refused(settings, tmp_path):
 def test_a_folder_in_use_is_refused_and_its_number_of_starts_stays(settings):
     with lock_folder(settings.folder), pytest.raises(BadFolder), open_node(settings):
         pass
-    assert read_life(settings.folder) == 0
+    assert read_incarnation(settings.folder) == 0
 
 
 def test_a_chain_of_another_genesis_is_refused(settings, tmp_path):

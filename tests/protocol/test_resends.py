@@ -1,5 +1,7 @@
 """All is said again more and more seldom, sooner after news and to newcomers; a model is asked of all who have it."""
 
+from itertools import pairwise
+
 import pytest
 
 from bdfl.protocol.events import FetchBlob, PeersAppeared, Send, SetTimer, Started, Timer, TimerFired
@@ -46,6 +48,13 @@ def test_everything_is_said_more_and_more_seldom_until_the_next_height(network):
     assert say_again(network, node, 2) == [2, 4]
 
 
+def test_lost_messages_cost_at_most_as_long_again_as_the_loss_lasts(network):
+    node, elapsed = network.nodes[0], 2  # intervals, until the first repetition
+    for wait in say_again(network, node, 10):
+        assert wait <= min(elapsed + 2, 64)
+        elapsed += wait
+
+
 def test_a_new_attempt_begins_with_the_shortest_wait(network):
     node = network.nodes[0]
     say_again(network, node, 5)
@@ -76,6 +85,24 @@ def test_who_appears_is_told_soon_and_nothing_is_put_off(network):
     say_again(network, node, 3)
     assert node.give(PeersAppeared()) == [SetTimer(Timer.RESEND, 1, 1, RESEND_NS // NEWCOMER_SHARE)]
     assert node.give(PeersAppeared(), RESEND_NS // 16) == []
+
+
+@pytest.mark.parametrize("flaps", [1, 3, 100])
+def test_presence_that_comes_and_goes_adds_at_most_one_repetition_in_an_interval(network, flaps):
+    """Whoever relays can say that an absent member is there, as often as it likes."""
+    node, said_ns, now_ns = network.nodes[0], [], 0
+    say_again(network, node, 6)  # the next one is 64 intervals away
+    due_ns = node.state.resend_at_ns
+    while now_ns < 20 * RESEND_NS:
+        effects = node.give(PeersAppeared(), now_ns)
+        due_ns = min([due_ns, *(now_ns + wait_ns for wait_ns in waits(effects))])
+        now_ns += RESEND_NS // flaps
+        if due_ns <= now_ns:
+            said_ns.append(due_ns)
+            due_ns += waits(node.give(TimerFired(Timer.RESEND, 1, 1), due_ns))[-1]
+    assert said_ns[0] == RESEND_NS // NEWCOMER_SHARE
+    assert len(said_ns) >= 20
+    assert min(later - earlier for earlier, later in pairwise(said_ns)) >= RESEND_NS
 
 
 def test_a_node_that_is_done_says_nothing_to_newcomers():

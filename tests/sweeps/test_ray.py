@@ -156,6 +156,13 @@ def test_an_address_where_nobody_answers_is_told_at_once():
     assert "secret" not in str(caught.value)
 
 
+def test_an_ipv6_address_in_brackets_is_no_name_to_look_up():
+    with pytest.raises(NoCluster) as caught, open_ray("ray://[::1]:1"):
+        pass
+    assert isinstance(caught.value.__cause__, OSError)
+    assert not isinstance(caught.value.__cause__, socket.gaierror)
+
+
 def test_a_vectorised_run_is_not_for_ray():
     from bdfl.learning.trainer_pool import open_ray_trainer
 

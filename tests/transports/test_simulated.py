@@ -180,7 +180,7 @@ class Votes(Observer):
     """Votes kept and votes sent, in their order, by node."""
 
     def __init__(self):
-        self.kept, self.sent, self.lives = {}, {}, []
+        self.kept, self.sent, self.incarnations = {}, {}, []
 
     def did(self, now_ns, number, effect):
         if isinstance(effect, Store) and isinstance(effect.kept, KeptVote):
@@ -190,7 +190,7 @@ class Votes(Observer):
             self.sent.setdefault(number, []).extend(vote for vote in votes if vote.vote.voter == number)
 
     def restarted(self, now_ns, number, state, store):
-        self.lives.append((number, state, store.height))
+        self.incarnations.append((number, state, store.height))
 
 
 @pytest.mark.parametrize("num_effects", range(0, 60, 3))
@@ -200,7 +200,7 @@ def test_a_node_that_crashes_anywhere_begins_again_from_its_store(num_effects):
     network = play.network
     network.at(SECOND_NS, lambda: network.crash_later(2, num_effects, SECOND_NS // 10))
     finish(play, rounds=4)
-    [(number, state, height)] = observer.lives
+    [(number, state, height)] = observer.incarnations
     assert number == 2
     assert state.chain.height == height
     assert set(observer.sent[2]) <= set(observer.kept[2])

@@ -214,7 +214,7 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
         say(f"{view.state or 'unknown'}{since}: {view.reason}")
     if found is not None and not as_json:
         last = found.last_block
-        say(f"node {found.number} ({found.name}), up for {show_duration(found.up_s)}, life {found.life}")
+        say(f"node {found.number} ({found.name}), up for {show_duration(found.up_s)}, incarnation {found.incarnation}")
         goal = "" if found.last_height is None else f" of {found.last_height}"
         say(f"block {found.height}{goal}, {found.phase}, attempt {found.attempt}")
         if found.quota_bytes:
@@ -258,10 +258,10 @@ def replay(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"same": True, **asdict(found)})
         return
-    events = sum(life.num_events for life in found.lives)
-    signatures = sum(life.num_signatures for life in found.lives)
+    events = sum(one.num_events for one in found.incarnations)
+    signatures = sum(one.num_signatures for one in found.incarnations)
     say(f"{found.num_blocks} of {height} blocks decided again, the same byte for byte")
-    say(f"{events} events and {signatures} signatures in {len(found.lives)} lives of node {found.number}")
+    say(f"{events} events and {signatures} signatures in {len(found.incarnations)} incarnations of node {found.number}")
     if found.not_recorded:
         say(f"not recorded: {len(found.not_recorded)} blocks, such as block {found.not_recorded[0]}")
 

@@ -1,8 +1,7 @@
 """A training run: prepare data and trainer, play the rounds, evaluate, settle the records."""
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -11,13 +10,11 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from weakref import finalize
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bdfl import __version__
 from bdfl.aggregation import get_aggregator
 from bdfl.environment import draw_federation, draw_rounds
 from bdfl.errors import require
+from bdfl.experiment.learner import Learner
 from bdfl.experiment.network_run import NetworkRun, open_archive, own_functions, run_genesis, run_toolbox
 from bdfl.experiment.run_folder import (
     BadRunFolder,
@@ -29,13 +26,12 @@ from bdfl.experiment.run_folder import (
     verify_chain,
 )
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds
-from bdfl.learning.attacks import poison_labels, poison_results
+from bdfl.learning.attacks import poison_labels
 from bdfl.learning.data import DataSet, load_data
 from bdfl.learning.flower_trainer import FlowerClients, OnRehearsed, rehearse_clients, suggest_workers
 from bdfl.learning.participation import participation_of
 from bdfl.learning.partition import Partition, draw_partition
-from bdfl.learning.personal import PersonalFolder
-from bdfl.learning.training import NO_PERSONAL, Evaluation, FullGradient, LocalResult, Trainer
+from bdfl.learning.training import Trainer
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Block, Genesis
 from bdfl.ledger.chain import ChainState
@@ -43,131 +39,10 @@ from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Verification
 from bdfl.processes import count_cores
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
-from bdfl.records.learning import FORMAT, JournalHeader
+from bdfl.records.learning import FORMAT, JournalHeader, or_nan, or_none
 from bdfl.scenario import Engine, Scenario, scenario_digest
-from bdfl.scenario.schema_learning import MICRO, MLP
+from bdfl.scenario.schema_learning import MLP
 from bdfl.scheduling.registry import get_scheduler
-
-# Learning in a simulated run: training of the clients, and evaluation of each block's model.
-
-_ROUNDS_REMEMBERED = 2  # a late member may still request their results
-
-
-class Learner:
-    """Trains for all members of a simulated network, and evaluates the global model."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        trainer: Trainer,
-        model: bytes,
-        weights: Vector,
-        personal: PersonalFolder | None = None,
-    ) -> None:
-        """`model` is the digest of the global model that the next round starts from, `weights` are its values.
-
-        `personal` keeps the clients' personal layers; none: there are none.
-        """
-        self._scenario = scenario
-        self._settings = scenario.learning
-        self._trainer = trainer
-        self._model = model
-        self._weights = weights
-        self._personal = personal
-        self._measured: tuple[Vector, NDArray[np.float64]] | None = None  # a model, and the full gradient there
-        self._evaluated: tuple[bytes, Evaluation] | None = None  # digest of a model, and its evaluation
-        self._results: OrderedDict[bytes, list[LocalResult]] = OrderedDict()  # by the tip they were trained on
-
-    def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
-        """Model that the client sends for the round after `chain`, starting from `model`; None if training diverged.
-
-        All scheduled clients are trained at the first request.
-        """
-        start = self._weights if chain.model == self._model else decode_weights(model, self._trainer.layout)
-        weights = self._train_all(chain, start)[chain.schedule.selected.index(client)].weights
-        return None if weights is None else encode_weights(weights, self._trainer.layout)
-
-    def learn(self, chain: ChainState, block: Block, model: bytes) -> LearningRound:
-        """Record the next round, which began at `chain` and ended in `block` with `model`."""
-        round = block.header.height
-        measured, smoothness = self._measure(round)
-        results = self._train_all(chain, self._weights)
-        weights = self._weights if block.body.is_empty else decode_weights(model, self._trainer.layout)
-        found = self._evaluate(round, weights, block.body.model) if self._is_evaluated(round) else None
-        spent_micro = {signed.update.client: signed.update.epsilon_micro for signed in block.body.updates}
-        row = LearningRound(
-            round=round,
-            selected=list(chain.schedule.selected),
-            outcome=[result.outcome.value for result in results],
-            local_loss=[or_none(result.loss) for result in results],
-            local_gradient_norm=[or_none(result.gradient_norm) for result in results],
-            epsilon=[
-                spent_micro[client] / MICRO if spent_micro.get(client) else None for client in chain.schedule.selected
-            ],
-            update_norm=_norm(weights.astype(np.float64) - self._weights),
-            accuracy=None if found is None else or_none(found.accuracy),
-            loss=None if found is None else or_none(found.loss),
-            recall=None if found is None else [or_none(share) for share in found.recall.tolist()],
-            gradient_norm=None if measured is None else or_none(_norm(measured.gradient)),
-            global_loss=None if measured is None else or_none(measured.loss),
-            smoothness=smoothness,
-            model=block.body.model.hex(),
-        )
-        self._model, self._weights = block.body.model, weights
-        return row
-
-    def measure_again(self, weights: Vector) -> None:
-        """Restore the last measurement of an interrupted run by computing it again, with the same bits."""
-        self._measured = weights, self._trainer.full_gradient(weights).gradient
-
-    def _train_all(self, chain: ChainState, weights: Vector) -> Sequence[LocalResult]:
-        known = self._results.get(chain.tip)
-        if known is not None:
-            return known
-        round, clients = chain.height + 1, list(chain.schedule.selected)
-        own = NO_PERSONAL if self._personal is None else self._personal.find(clients, before=round)
-        results = self._trainer.train(weights, round, clients, own) if clients else []
-        if self._personal is not None:
-            self._personal.keep(round, results)
-        self._results[chain.tip] = poison_results(self._scenario, weights, round, results)
-        if len(self._results) > _ROUNDS_REMEMBERED:
-            self._results.popitem(last=False)
-        return self._results[chain.tip]
-
-    def _is_evaluated(self, round: int) -> bool:
-        return round % self._settings.evaluate_every == 0 or round == self._scenario.rounds
-
-    def _evaluate(self, round: int, weights: Vector, model: bytes) -> Evaluation:
-        if self._personal is not None:
-            own = self._personal.find(range(self._scenario.clients.count), before=round + 1)
-            return self._trainer.evaluate(weights, own)
-        if self._evaluated is None or self._evaluated[0] != model:
-            self._evaluated = model, self._trainer.evaluate(weights)
-        return self._evaluated[1]
-
-    def _measure(self, round: int) -> tuple[FullGradient | None, float | None]:
-        """Full gradient at the model before this round, if due, and its change relative to the last one."""
-        every = self._settings.gradient_every
-        if every == 0 or (round - 1) % every != 0:
-            return None, None
-        found = self._trainer.full_gradient(self._weights)
-        last, self._measured = self._measured, (self._weights, found.gradient)
-        if last is None:
-            return found, None
-        distance = _norm(self._weights.astype(np.float64) - last[0])
-        if not distance > 0:
-            return found, None
-        return found, or_none(_norm(found.gradient - last[1]) / distance)
-
-
-def _norm(values: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.sum(np.square(values))))
-
-
-def or_none(value: float) -> float | None:
-    """Return the value, or None if it is not finite."""
-    return float(value) if np.isfinite(value) else None
-
 
 # A learning run: schedule, train, commit a block and record, round by round, in a folder from which it can resume.
 
@@ -321,8 +196,8 @@ def _collect(federated: Federated, folder: RunFolder, network: NetworkRun) -> tu
         label_names=federated.data.label_names,
         label_counts=federated.partition.label_counts,
         num_parameters=header.num_parameters,
-        initial_accuracy=_or_nan(header.initial_accuracy),
-        initial_loss=_or_nan(header.initial_loss),
+        initial_accuracy=or_nan(header.initial_accuracy),
+        initial_loss=or_nan(header.initial_loss),
     )
     return collect_rounds(federated.scenario, federated.draws, network.records), learning
 
@@ -393,10 +268,6 @@ def _torch_version() -> str:
         return version("torch")
     except PackageNotFoundError:
         return "none"
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 # A whole run: prepare, train, verify, write.

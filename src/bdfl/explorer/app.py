@@ -96,7 +96,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 # JSON routes and their queries to the library. Numbers in paths are text until `path_number` has parsed them.
 _QUICK: Mapping[str, Ask] = {
     "/index.json": lambda library, request: library.overview(run_of(request)),
-    "/story.json": lambda library, request: _story(library, run_of(request), request.query_params),
+    "/rounds.json": lambda library, request: _rounds(library, run_of(request), request.query_params),
     "/blocks.json": lambda library, request: _blocks(library, run_of(request), request.query_params),
     "/block/{number}.json": lambda library, request: library.block(run_of(request), number_of(request)),
     "/client/{number}.json": lambda library, request: library.client(run_of(request), number_of(request)),
@@ -106,15 +106,15 @@ _QUICK: Mapping[str, Ask] = {
 _SLOW: Mapping[str, Ask] = {
     "/network.json": lambda library, request: library.network(run_of(request), whole(request.query_params, "round")),
     "/model/{number}.json": lambda library, request: _model(library, request),
-    "/desk.json": lambda library, request: _desk(library, request, None),
-    "/desk/{number}.json": lambda library, request: _desk(library, request, number_of(request)),
+    "/what-if.json": lambda library, request: _what_if(library, request, None),
+    "/what-if/{number}.json": lambda library, request: _what_if(library, request, number_of(request)),
     "/frontier.json": lambda library, request: library.frontier(run_of(request)),
     "/compare.json": lambda library, request: library.compare(),
     "/verify.json": lambda library, request: library.verify(run_of(request)),
 }
 # HTML pages; valid numbers follow from the run's overview.
-_PAGES = ("/", "/network", "/blocks", "/desk", "/compare")
-_NUMBERED_PAGES = ("/block/{number}", "/model/{number}", "/desk/{number}", "/client/{number}")
+_PAGES = ("/", "/network", "/blocks", "/what-if", "/compare")
+_NUMBERED_PAGES = ("/block/{number}", "/model/{number}", "/what-if/{number}", "/client/{number}")
 
 
 def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
@@ -184,7 +184,7 @@ class _Queries:
         overview = await to_thread.run_sync(self.library.overview, run, limiter=self._quick)
         if page == "client":
             return len(overview.clients) - 1
-        return overview.height + (page == "desk")
+        return overview.height + (page == "what-if")
 
 
 class _Pages:
@@ -261,9 +261,9 @@ def number_of(request: Request) -> int:
     return path_number(request.path_params["number"])
 
 
-def _story(library: Library, run: int, query: Query) -> object:
+def _rounds(library: Library, run: int, query: Query) -> object:
     first, last, points = (whole(query, name) for name in ("first", "last", "points"))
-    return library.story(run, 1 if first is None else first, last, 2000 if points is None else points)
+    return library.rounds(run, 1 if first is None else first, last, 2000 if points is None else points)
 
 
 def _blocks(library: Library, run: int, query: Query) -> object:
@@ -275,8 +275,8 @@ def _model(library: Library, request: Request) -> object:
     return library.model(run_of(request), number_of(request), whole(query, "without"), whole(query, "other"))
 
 
-def _desk(library: Library, request: Request, height: int | None) -> object:
-    return library.desk(run_of(request), height, what_if_settings(request.query_params))
+def _what_if(library: Library, request: Request, height: int | None) -> object:
+    return library.what_if(run_of(request), height, what_if_settings(request.query_params))
 
 
 def compress(content: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Page of a block: sentences and all of its fields."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +16,9 @@ from bdfl.audit.lineage import (
 )
 from bdfl.explorer.block_source import Found
 from bdfl.explorer.documents import (
+    MAX_LISTED,
     BlockDocument,
+    BlockList,
     BlockRow,
     EntryRow,
     MemberRow,
@@ -132,6 +134,14 @@ def show_block(
         accuracy=accuracy,
         loss=None if learned is None else learned.loss,
     )
+
+
+def list_rows(height: int, first: int | None, last: int | None, show: Callable[[int], BlockRow]) -> BlockList:
+    """Return a page of the rows up to `height`, by descending height."""
+    last = height if last is None else min(last, height)
+    least = last - MAX_LISTED + 1
+    first = max(1, least if first is None else max(first, least))
+    return BlockList(first=first, last=max(last, 0), height=height, blocks=list(map(show, range(last, first - 1, -1))))
 
 
 def show_row(found: Found, problem: str | None, accuracy: float | None) -> BlockRow:

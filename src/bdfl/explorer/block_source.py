@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from bdfl.addresses import split_address
 from bdfl.encoding import BadEncoding, encode
 from bdfl.errors import BdflError, one_line
 from bdfl.identity import Meaning, is_signed, statement_digest
@@ -277,8 +278,7 @@ class NodeSource:
 
     def _ask(self, path: str) -> bytes:
         if self._connection is None:
-            host, _, port = self.address.rpartition(":")
-            self._connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE_S)
+            self._connection = http.client.HTTPConnection(*split_address(self.address), timeout=_PATIENCE_S)
         self._connection.request("GET", path)
         answer = self._connection.getresponse()
         content = answer.read(2 * MAX_BLOCK_SIZE)
@@ -317,7 +317,7 @@ class SignatureCheck(msgspec.Struct, frozen=True):
 
 
 _CHECKS: msgspec.msgpack.Decoder[SignatureCheck] = msgspec.msgpack.Decoder(SignatureCheck)
-_FORGERIES: msgspec.msgpack.Decoder[dict[int, str]] = msgspec.msgpack.Decoder(dict[int, str])
+_FORGERIES: msgspec.msgpack.Decoder[dict[int, str] | None] = msgspec.msgpack.Decoder(dict[int, str] | None)
 
 
 def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
@@ -339,25 +339,25 @@ def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
         source.close()
 
 
-def ask_for_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
-    """Run `find_forgeries` in a new process; empty if that fails."""
+def ask_for_forgeries(path: Path, first: int, last: int) -> dict[int, str] | None:
+    """Run `find_forgeries` in a new process; None if that fails."""
     child = None
     try:
         child = ChildProcess(_MODULE, is_quiet=True)
         child.wait_ready(_CHECK_S)
         return child.request(SignatureCheck(str(path), first, last), _FORGERIES, _CHECK_S)
     except (OSError, BdflError):
-        return {}
+        return None
     finally:
         if child is not None:
             child.close()
 
 
-def _check(request: SignatureCheck) -> dict[int, str]:
+def _check(request: SignatureCheck) -> dict[int, str] | None:
     try:
         return find_forgeries(Path(request.chain), request.first, request.last)
     except (BdflError, IndexError):
-        return {}
+        return None
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,12 +15,12 @@ import numpy as np
 from bdfl.encoding import encode
 from bdfl.errors import one_line
 from bdfl.explorer import NotHere
-from bdfl.explorer.block_page import show_block, show_row, show_schedule
+from bdfl.explorer.block_page import list_rows, show_block, show_row
 from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, find_block, find_forgery
-from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
+from bdfl.explorer.chain_rounds import ChainRounds
+from bdfl.explorer.columns import Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
-    MAX_LISTED,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -35,11 +35,10 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
 from bdfl.explorer.node_status import StatusPoller
-from bdfl.explorer.pages import RoundView, show_client
+from bdfl.explorer.pages import RoundView, show_member
 from bdfl.explorer.worker_client import FindMining
-from bdfl.ledger.block import Block, Conditions, Schedule, chain_id
-from bdfl.ledger.chain_params import problem_of, read_decision
-from bdfl.ledger.costs import ATTO, MICROWATT, NANO, NOISE
+from bdfl.ledger.block import Block, chain_id
+from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import find_evidence, offender_of, quorum_size
 from bdfl.ledger.store import StoreError
 from bdfl.records.learning import LearningRound
@@ -117,15 +116,16 @@ class ChainRun:
         self.lock = threading.RLock()
         self.columns = Columns(len(self.genesis.members))
         self.follower = Follower(self.genesis)
+        self._rounds = ChainRounds(self.genesis, self.follower, self.columns, self.find)
         self._problems: dict[int, str] = {}
         self.gone: str | None = None  # why it cannot be read any more
         self.is_live = False
         self.tallies = MemberCounts()
-        self._read_s = float("-inf")
+        self._read_s = -math.inf
         self._summary: tuple[tuple[int, int], Summary] | None = None
         self._num_changes = 0  # of rows that were there before
-        self._num_checked = 0  # blocks whose signatures were, or are being, checked
-        self._checked_s = float("-inf")
+        self._num_checked = 0  # blocks whose signatures were checked
+        self._checked_s = -math.inf  # time of the last check; infinite: under way
         self._is_closed = False
         self._read(_OPENING_S)
 
@@ -143,7 +143,7 @@ class ChainRun:
     def read_all(self) -> None:
         """Read the whole chain, without a time limit."""
         with self.lock:
-            self._read(float("inf"))
+            self._read(math.inf)
 
     def refresh(self, *, at_once: bool = False) -> None:
         """Read new blocks and files."""
@@ -167,16 +167,19 @@ class ChainRun:
         self._read_s = time.monotonic()
 
     def _check_signatures(self) -> None:
-        """Start a process that checks the signatures of new blocks, unless one was started recently."""
-        path, last = self.chain_path, self.height
+        """Start a process that checks the signatures of new blocks, unless one runs or ran recently."""
+        path, first, last = self.chain_path, self._num_checked + 1, self.height
         is_due = time.monotonic() - self._checked_s >= _CHECK_EVERY_S
-        if path is None or last == self._num_checked or not is_due or self._is_closed:
+        if path is None or last < first or not is_due or self._is_closed:
             return
-        first, self._num_checked, self._checked_s = self._num_checked + 1, last, time.monotonic()
+        self._checked_s = math.inf  # under way
 
         def check() -> None:
-            for height, what in ask_for_forgeries(path, first, last).items():
-                with self.lock:
+            forged = ask_for_forgeries(path, first, last)
+            with self.lock:
+                self._checked_s = time.monotonic()
+                self._num_checked = self._num_checked if forged is None else last
+                for height, what in (forged or {}).items():
                     self.note_problem(height, what)
 
         threading.Thread(target=check, daemon=True, name="signatures").start()
@@ -377,14 +380,13 @@ class ChainRun:
 
     def blocks(self, first: int | None, last: int | None) -> BlockList:
         """Return a page of blocks by descending height."""
+
+        def show(height: int) -> BlockRow:
+            found = self.find(height)
+            return show_row(found, self._problems.get(height, found.problem), self.accuracy(height))
+
         with self.lock:
-            last = self.height if last is None else min(last, self.height)
-            first = max(1, last - MAX_LISTED + 1 if first is None else max(first, last - MAX_LISTED + 1))
-            rows: list[BlockRow] = []
-            for height in range(last, first - 1, -1):
-                found = self.find(height)
-                rows.append(show_row(found, self._problems.get(height, found.problem), self.accuracy(height)))
-            return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
+            return list_rows(self.height, first, last, show)
 
     def accuracy(self, height: int) -> float | None:
         """Return the accuracy of the model after a block; None if unknown."""
@@ -412,7 +414,7 @@ class ChainRun:
         with self.lock:
             if not 0 <= number < self.num_members:
                 raise NotHere(f"client {number}: no member of the chain, 0 to {self.num_members - 1} expected")
-            return show_client(
+            return show_member(
                 self.clients()[number],
                 self.follower.member_set.members[number].limits,
                 self.columns,
@@ -423,7 +425,7 @@ class ChainRun:
                 is_mean=self.genesis.law.aggregation == "mean",
             )
 
-    # One round
+    # Rounds
 
     @property
     def newest_round(self) -> int:
@@ -434,77 +436,8 @@ class ChainRun:
 
     def view_round(self, round: int) -> RoundView:
         with self.lock:
-            schedule, conditions, block = self._round_at(round)
-            num = self.num_members
-            gain, power_w = [float("nan")] * num, [0.0] * num
-            for client, member in enumerate(self.follower.member_set.members):
-                power_w[client] = member.limits.power_uw / MICROWATT
-            for client, found in conditions.items():
-                if client < num:
-                    gain[client] = found.gain_atto / ATTO
-            shown = show_schedule(schedule)
-            for client in schedule.selected:
-                if client < min(num, len(shown.power_w)):
-                    power_w[client] = shown.power_w[client]
-            updates = () if block is None else block.body.updates
-            physics = self.genesis.physics
-            return RoundView(
-                round=round,
-                gain=gain,
-                power_w=power_w,
-                cpu_hz=shown.cpu_hz,
-                mining_hz=shown.mining_hz,
-                reachable=frozenset(client for client, found in conditions.items() if found.is_reachable),
-                selected=frozenset(schedule.selected),
-                delivered=frozenset(one.update.client for one in updates if not one.update.is_declined),
-                winner=None if block is None else block.header.proposer,
-                bandwidth_hz=float(physics.bandwidth_hz),
-                noise_w_per_hz=physics.noise / NOISE,
-            )
-
-    def _round_at(self, round: int) -> tuple[Schedule, Mapping[int, Conditions], Block | None]:
-        """Return the schedule of a round, the clients' reported conditions, and its block if it has one."""
-        if not 1 <= round <= self.height + 1:
-            raise NotHere(f"round {round}: 1 to {self.height + 1} expected")
-        if round == self.height + 1:
-            return self.follower.schedule, self.follower.conditions, None
-        block = self.find(round).block
-        if block is None:
-            raise NotHere(f"round {round}: its block cannot be read")
-        if round == 1:
-            return block.body.schedule, dict(enumerate(one.conditions for one in self.genesis.members)), block
-        before = self.find(round - 1).block
-        if before is None:
-            raise NotHere(f"round {round}: the block before it cannot be read")
-        reports = {signed.report.client: signed.report.conditions for signed in before.body.reports}
-        return block.body.schedule, reports, block
+            return self._rounds.view(round)
 
     def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
-        """Return a round's problem and the decision on the chain."""
         with self.lock:
-            schedule, conditions, _ = self._round_at(round)
-            if round == self.height + 1:
-                problem = self.follower.next_problem()
-            else:
-                problem = self._past_problem(round, schedule, conditions)
-            if problem is None:
-                raise NotHere(f"round {round}: its problem cannot be worked out from this chain")
-            return problem, read_decision(schedule)
-
-    def _past_problem(
-        self, round: int, schedule: Schedule, conditions: Mapping[int, Conditions]
-    ) -> RoundProblem | None:
-        """Return the problem of a past round: candidates from the columns, queues from the block before."""
-        num = len(schedule.mining_hz)
-        base = self.follower.base(num)
-        before = None if round == 1 else self.find(round - 1).block
-        queue_nano = (0,) * num if before is None else before.body.queue_nano[:num]
-        if base is None or len(queue_nano) != num:
-            return None
-        states = self.columns["client_state"][round - 1]
-        candidates = {
-            client: found
-            for client, found in sorted(conditions.items())
-            if client < num and states[client] not in (RESTING, OUTSIDE, UNKNOWN)
-        }
-        return problem_of(base, round, queue_nano, candidates)
+            return self._rounds.problem(round)

@@ -135,7 +135,7 @@ class ClientColumns(Document, frozen=True):
 
 
 class SeriesDocument(Document, frozen=True, kw_only=True):
-    """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
+    """`/rounds.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
 
     first: int
     last: int
@@ -393,16 +393,9 @@ class OffenceRow(Document, frozen=True):
     evidence: Plain
 
 
-class ClientDocument(Document, frozen=True, kw_only=True):
+class ClientDocument(ClientRow, frozen=True, kw_only=True):
     """`/client/<n>.json`"""
 
-    client: int
-    name: str
-    public_key: str | None
-    samples: int | None
-    rate: float
-    since: int
-    until: int | None
     share: float | None  # of its rounds as a member with an update that counts
     epsilon: float | None = None  # spent so far, by its newest update; none: not private, or no chain
     cycles: float | None = None
@@ -565,7 +558,7 @@ class FrontierPoint(Document, frozen=True):
 
 
 class WhatIfDocument(Document, frozen=True):
-    """`/desk/<h>.json`: the problem of round h."""
+    """`/what-if/<h>.json`: the problem of round h."""
 
     height: int
     is_next: bool  # a round that is planned and has no block yet
@@ -669,7 +662,7 @@ class Growth(Document, frozen=True):
 class BlockEvent(Document, frozen=True, tag_field="event", tag="block"):
     """`event: block`"""
 
-    story: SeriesDocument  # of one row
+    rounds: SeriesDocument  # of one row
     overview: Growth
 
 

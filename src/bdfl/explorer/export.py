@@ -116,7 +116,7 @@ PAGE = "index.html"
 MANIFEST = "export.json"
 MAX_BYTES = 64 * 2**20  # of data in the page, unless the number of blocks is given
 CHUNK = 500  # rounds in one part of a long time series, as the pages request them
-_DESK_S = 30.0  # for the what-if pages of one run
+_WHAT_IF_S = 30.0  # for the what-if pages of one run
 _WAIT_S = 20.0  # for results of the worker process
 _POLL_S = 0.2
 _SCRIPTS = ("vendor/uPlot.iife.min.js",)
@@ -336,17 +336,17 @@ def _run_pieces(library: Library, run: int, overview: Overview, account: _Progre
 
     shown = msgspec.structs.replace(overview, is_exported=True, is_live=False)
     yield from take("index.json", lambda: shown)
-    yield from take("story.json", lambda: library.story(run))
+    yield from take("rounds.json", lambda: library.rounds(run))
     yield from take("raw/genesis", lambda: library.raw_genesis(run))
     yield from take("network.json", lambda: library.network(run))
     for client in range(len(overview.clients)):
         yield from take(f"client/{client}.json", partial(library.client, run, client))
     yield from take("verify.json", lambda: _wait_for(lambda: library.verify(run)))
     yield from take("frontier.json", lambda: _wait_for(lambda: library.frontier(run)))
-    yield from take("desk.json", lambda: library.desk(run, None, WhatIfSettings()))
+    yield from take("what-if.json", lambda: library.what_if(run, None, WhatIfSettings()))
     lowest = 1 if account.last is None else max(1, height - account.last + 1)
-    desk_ends_s = time.monotonic() + _DESK_S
-    num_desks, first = 0, height + 1
+    what_if_ends_s = time.monotonic() + _WHAT_IF_S
+    num_what_ifs, first = 0, height + 1
     for one in range(height, lowest - 1, -1):
         if account.is_full:
             break
@@ -355,24 +355,24 @@ def _run_pieces(library: Library, run: int, overview: Overview, account: _Progre
         yield from take(f"raw/{one}", partial(library.raw_block, run, one))
         yield from take(f"network.json?round={one}", partial(library.network, run, one), f"network/{one}.json")
         yield from take(f"model/{one}.json", partial(library.model, run, one))
-        if time.monotonic() < desk_ends_s:
-            for piece in take(f"desk/{one}.json", partial(library.desk, run, one, WhatIfSettings())):
-                num_desks += 1
+        if time.monotonic() < what_if_ends_s:
+            for piece in take(f"what-if/{one}.json", partial(library.what_if, run, one, WhatIfSettings())):
+                num_what_ifs += 1
                 yield piece
     yield from take("blocks.json", lambda: _block_rows(library, run, first, height))
-    if library.story(run, points=1).num_rounds > 2000:
-        yield from _story_chunks(library, run, first, height, take)
-    _note_gaps(account, overview, first, num_desks)
+    if library.rounds(run, points=1).num_rounds > 2000:
+        yield from _round_chunks(library, run, first, height, take)
+    _note_gaps(account, overview, first, num_what_ifs)
 
 
-def _story_chunks(
+def _round_chunks(
     library: Library, run: int, first: int, height: int, take: Callable[..., Iterator[_Piece]]
 ) -> Iterator[_Piece]:
     """Yield single rounds of a long run, as far back as its exported blocks."""
     for start in range((first - 1) // CHUNK * CHUNK + 1, height + 1, CHUNK):
         end = min(start + CHUNK - 1, height)
-        query = f"story.json?first={start}&last={end}&points={CHUNK}"
-        yield from take(query, partial(library.story, run, start, end, CHUNK), f"story/{start}.json")
+        query = f"rounds.json?first={start}&last={end}&points={CHUNK}"
+        yield from take(query, partial(library.rounds, run, start, end, CHUNK), f"rounds/{start}.json")
 
 
 def _block_rows(library: Library, run: int, first: int, last: int) -> object:
@@ -411,9 +411,9 @@ def _wait_for(read: Callable[[], object]) -> object:
         time.sleep(_POLL_S)
 
 
-def _note_gaps(account: _Progress, overview: Overview, first: int, num_desks: int) -> None:
+def _note_gaps(account: _Progress, overview: Overview, first: int, num_what_ifs: int) -> None:
     num_blocks = overview.height - first + 1
     if first > 1 and num_blocks > 0:
         account.notes.append(f"{overview.name}: details of the newest {num_blocks} of {overview.height} blocks")
-    if num_desks < num_blocks:
-        account.notes.append(f"{overview.name}: the desk of {num_desks} rounds; others need the server")
+    if num_what_ifs < num_blocks:
+        account.notes.append(f"{overview.name}: what-if of {num_what_ifs} rounds; others need the server")

@@ -32,7 +32,7 @@ from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, find_evi
 from bdfl.ledger.schedule import find_candidates, settle_conditions, settle_misses
 from bdfl.node.log import LOG_FILE
 from bdfl.records.files import ROUNDS_FILE, RoundTimes, former_rounds
-from bdfl.records.learning import JournalHeader, LearningRound, best_round
+from bdfl.records.learning import JournalHeader, LearningRound, best_round, or_nan
 from bdfl.scheduling.checker import Outcome, evaluate
 from bdfl.scheduling.problem import RoundProblem
 from bdfl.storage import open_regular
@@ -291,7 +291,7 @@ class Learning:
         last = min(len(self._known), columns.num_rows)
         for place in range(self._num_told, last):
             accuracy, loss = self._known[place]
-            columns.learn(place, _or_nan(accuracy), _or_nan(loss))
+            columns.learn(place, or_nan(accuracy), or_nan(loss))
         self._num_told = max(self._num_told, last)
 
 
@@ -352,7 +352,7 @@ class Journal:
 
 
 class NodeLogs:
-    """Accuracies from the logs of evaluating nodes."""
+    """Accuracies and losses from the logs of evaluating nodes."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.learning = Learning()
@@ -374,7 +374,7 @@ class NodeLogs:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if 1 <= fact.height <= _MAX_HEIGHT:
-                self.learning.note(fact.height, fact.accuracy, 0.0)
+                self.learning.note(fact.height, fact.accuracy, fact.loss)
 
 
 _MAX_HEIGHT = 10_000_000
@@ -383,6 +383,7 @@ _MAX_HEIGHT = 10_000_000
 class _AccuracyFact(msgspec.Struct):
     height: int
     accuracy: float
+    loss: float | None = None  # none: not finite
 
 
 class MeasuredTimes:
@@ -428,7 +429,3 @@ def _measure(columns: Columns, place: int, times: RoundTimes) -> None:
     columns.measure(
         place, share * exchange_s, (1.0 - share) * exchange_s, times.mining_ns / NANO, times.voting_ns / NANO
     )
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value

@@ -151,7 +151,7 @@ class Library:
         if not rounds:
             return []
         growth = Growth(height=height, summary=found.summary(), problems=problems)
-        return [BlockEvent(story=read_series(found.columns, one, one, 1), overview=growth) for one in rounds]
+        return [BlockEvent(rounds=read_series(found.columns, one, one, 1), overview=growth) for one in rounds]
 
     def overview(self, run: int) -> Overview:
         found = self._fresh_run(run)
@@ -163,7 +163,7 @@ class Library:
             ]
             return msgspec.structs.replace(found.overview(), name=self._names[run], run=run, runs=runs, status=status)
 
-    def story(self, run: int, first: int = 1, last: int | None = None, points: int = 2000) -> SeriesDocument:
+    def rounds(self, run: int, first: int = 1, last: int | None = None, points: int = 2000) -> SeriesDocument:
         """Return rounds `first` to `last` in at most `points` rows; an empty range gives empty columns."""
         if not 1 <= points <= MAX_POINTS:
             raise BadRequest(f"points: {points} given, 1 to {MAX_POINTS} expected")
@@ -236,7 +236,7 @@ class Library:
         request = TraceModel(chain=str(path), height=height, without=without, other=other)
         return add_accuracies(self._worker.ask(request, ModelDocument), found.accuracy)
 
-    def desk(self, run: int, height: int | None, settings: WhatIfSettings) -> WhatIfDocument:
+    def what_if(self, run: int, height: int | None, settings: WhatIfSettings) -> WhatIfDocument:
         """Return the what-if page of a round (default: the round in progress; of a finished run, the last one)."""
         found = self._fresh_run(run)
         newest = min(found.newest_round, MAX_DRAWN) if found.kind == "record" else found.newest_round

@@ -6,7 +6,8 @@ from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
+from numpy.typing import NDArray
 
 from bdfl.audit.export import to_plain
 from bdfl.audit.lineage import describe_offence, sample_weights
@@ -49,13 +50,32 @@ from bdfl.scenario.schema_learning import MICRO
 
 # Page of a client: its rounds, mined blocks, contributions and offences.
 
-CLIENT_POINTS = 2000
+_CLIENT_POINTS = 2000
 _MAX_CONTRIBUTIONS = 100
 _MAX_MINED = 1000
 _MAX_OFFENCES = 50
 
 
-def show_client(
+def show_client(client: ClientRow, columns: Columns) -> ClientDocument:
+    """Return what the columns say of a client."""
+    number, num_rounds = client.client, columns.num_rows
+    num_given, num_declined, num_missed = (
+        _heights(columns, number, state).size for state in (DELIVERED, DECLINED, MISSED)
+    )
+    num_member = member_rounds(client, num_rounds)
+    mined: list[int] = (np.flatnonzero(columns["proposer"] == number)[-_MAX_MINED:] + 1).tolist()
+    return ClientDocument(
+        **asdict(client),
+        share=num_given / num_member if num_member else None,
+        mined=mined,
+        num_contributions=num_given,
+        num_declined=num_declined,
+        num_missed=num_missed,
+        rounds=read_client_series(columns, number, _CLIENT_POINTS),
+    )
+
+
+def show_member(
     client: ClientRow,
     limits: Limits,
     columns: Columns,
@@ -66,20 +86,14 @@ def show_client(
     convicted_in: Sequence[int],
     is_mean: bool,
 ) -> ClientDocument:
-    """Return the page; `find` reads a block, `is_mean` is true if weights follow from sample counts."""
-    number, num_rounds = client.client, columns.num_rows
-    states = columns["client_state"][:, number] if num_rounds else np.zeros(0, np.uint8)
-    given = np.flatnonzero(states == DELIVERED) + 1
-    num_member = member_rounds(client, num_rounds)
-    return ClientDocument(
-        client=number,
-        name=client.name,
-        public_key=client.public_key,
-        samples=client.samples,
-        rate=client.rate,
-        since=client.since,
-        until=client.until,
-        share=given.size / num_member if num_member else None,
+    """Return what columns and chain say of a client.
+
+    `find` reads a block, `is_mean` is true if weights follow from sample counts.
+    """
+    number = client.client
+    given = _heights(columns, number, DELIVERED)
+    return replace(
+        show_client(client, columns),
         epsilon=_epsilon(number, find(int(given[-1]))) if given.size else None,
         cycles=float(limits.cycles),
         capacitance=limits.capacitance / CAPACITANCE,
@@ -88,24 +102,19 @@ def show_client(
         model_bits=float(limits.model_bits),
         cpu_max_hz=None if limits.cpu_max_hz is None else float(limits.cpu_max_hz),
         mining_max_hz=None if limits.mining_max_hz is None else float(limits.mining_max_hz),
-        mined=mined_blocks(columns, number),
         contributions=[
             _contribution(number, find(height), is_mean) for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
         ],
-        num_contributions=int(given.size),
-        num_declined=int(np.count_nonzero(states == DECLINED)),
-        num_missed=int(np.count_nonzero(states == MISSED)),
         num_votes=num_votes,
         num_reports=num_reports,
         offences=[offence for height in convicted_in[-_MAX_OFFENCES:] for offence in _offences(number, find(height))],
-        rounds=read_client_series(columns, number, CLIENT_POINTS),
     )
 
 
-def mined_blocks(columns: Columns, client: int) -> list[int]:
-    """Return the heights of the newest blocks that a client mined."""
-    heights: list[int] = (np.flatnonzero(columns["proposer"] == client)[-_MAX_MINED:] + 1).tolist()
-    return heights
+def _heights(columns: Columns, client: int, state: int) -> NDArray[np.int64]:
+    """Return the rounds with the client in that state."""
+    states = columns["client_state"][:, client] if columns.num_rows else np.zeros(0, np.uint8)
+    return np.flatnonzero(states == state) + 1
 
 
 def _contribution(client: int, found: Found, is_mean: bool) -> ContributionRow:

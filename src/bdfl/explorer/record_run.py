@@ -10,18 +10,17 @@ import numpy as np
 
 from bdfl.errors import BdflError, one_line
 from bdfl.explorer import NotHere
+from bdfl.explorer.block_page import list_rows
 from bdfl.explorer.columns import (
     DELIVERED,
+    MISSED,
     PER_CLIENT,
     PER_ROUND,
     Columns,
     Values,
-    member_rounds,
-    read_client_series,
     summarise,
 )
 from bdfl.explorer.documents import (
-    MAX_LISTED,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -34,7 +33,7 @@ from bdfl.explorer.documents import (
     Status,
     Summary,
 )
-from bdfl.explorer.pages import CLIENT_POINTS, RoundView, mined_blocks
+from bdfl.explorer.pages import RoundView, show_client
 from bdfl.explorer.worker_client import DrawProblem, FindMining, RecordFacts, SplitRecord, WorkerClient
 from bdfl.records import NOBODY
 from bdfl.records.learning import SCENARIO_FILE
@@ -172,20 +171,17 @@ class RecordRun:
 
     def blocks(self, first: int | None, last: int | None) -> BlockList:
         """Return a page of rounds in the form of blocks, by descending height."""
-        last = self.height if last is None else min(last, self.height)
-        first = max(1, last - MAX_LISTED + 1 if first is None else max(first, last - MAX_LISTED + 1))
-        rows = [self._row(height) for height in range(last, first - 1, -1)]
-        return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
+        return list_rows(self.height, first, last, self._row)
 
     def _row(self, height: int) -> BlockRow:
         columns, place = self.columns, height - 1
         states = columns["client_state"][place]
-        trained = [int(number) for number in np.flatnonzero(states == DELIVERED)]
         winner = int(columns["proposer"][place])
         return BlockRow(
             height=height,
             proposer=None if winner == NOBODY else winner,
-            trained=trained,
+            trained=np.flatnonzero(states == DELIVERED).tolist(),
+            missing=np.flatnonzero(states == MISSED).tolist(),
             delay_s=float(columns["delay_s"][place]),
             mean_queue=float(columns["mean_queue"][place]),
             accuracy=self.accuracy(height),
@@ -195,22 +191,7 @@ class RecordRun:
         rows = self.clients()
         if not 0 <= number < len(rows):
             raise NotHere(f"client {number}: 0 to {len(rows) - 1} expected")
-        one, columns = rows[number], self.columns
-        count = int(columns["client_count"][-1][number]) if self.height else 0
-        num_rounds = member_rounds(one, self.height)
-        return ClientDocument(
-            client=number,
-            name=one.name,
-            public_key=None,
-            samples=one.samples,
-            rate=one.rate,
-            since=one.since,
-            until=one.until,
-            share=count / num_rounds if num_rounds else None,
-            mined=mined_blocks(columns, number),
-            num_contributions=count,
-            rounds=read_client_series(columns, number, CLIENT_POINTS),
-        )
+        return show_client(rows[number], self.columns)
 
     def view_round(self, round: int) -> RoundView:
         if not 1 <= round <= self.height:

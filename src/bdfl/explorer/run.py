@@ -146,9 +146,6 @@ def open_path(path: Path, worker: WorkerClient) -> Run:
 
 def open_node(address: str) -> ChainRun:
     """Open the chain of the node with a status server at host:port; raise `CannotOpen`."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise CannotOpen(f"{address}: host:port of a node's window expected, as its --metrics says")
     try:
         source = NodeSource(address)
     except BdflError as error:

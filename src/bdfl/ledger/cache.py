@@ -6,7 +6,7 @@ no entries gives the same ones.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, TypeVarTuple, cast
 
 from bdfl import encoding, identity
 from bdfl.aggregation import InvalidAggregation, Update, aggregate, get_aggregator
@@ -22,6 +22,7 @@ _DEAR = 16  # caches of large values have this many times fewer entries
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
+_Given = TypeVarTuple("_Given")
 
 
 class LruCache(Generic[_Key, _Value]):
@@ -156,14 +157,15 @@ class VerificationCache:
         known = self._others.get(key)
         return cast(_Value, self._others.put(key, make()) if known is None else known)
 
-    def once(self, about: tuple[object, ...], make: Callable[[], _Value]) -> _Value:
-        """The result of `make`, cached by the identity of these objects, which must be immutable.
+    def once(self, rule: Callable[[*_Given, Self], _Value], *given: *_Given) -> _Value:
+        """The result of a rule for these values and this cache, cached by their identity; they must be immutable.
 
-        Members of a simulated network share the objects, so that a key costs nothing. Equal objects received
+        Members of a simulated network share the values, so that a key costs nothing. Equal values received
         separately, as in a live network, are computed separately.
         """
+        about: tuple[object, ...] = (rule, *given)
         name = tuple(map(id, about))
-        known = self._same.get(name)  # the objects are kept with it, so no others can have their ids
+        known = self._same.get(name)  # rule and values are kept with it, so no others can have their ids
         if known is None:
-            known = self._same.put(name, (about, make()))
+            known = self._same.put(name, (about, rule(*given, self)))
         return cast(_Value, known[1])

@@ -134,10 +134,11 @@ def verify_chain(
     """
     verdicts: list[BlockVerdict] = []
     height = 0  # of the block being verified
-    last, checkpoint = store.height, store.checkpoint  # another process may append meanwhile
+    last, checkpoint = store.height, store.checkpoint  # another process may append and prune meanwhile
 
     def conclude(failure: Failure | None) -> Verification:
-        return Verification(chain_id(store.genesis).hex(), last, checkpoint, tuple(verdicts), failure)
+        pruned = [verdict.height for verdict in verdicts if verdict.model is ModelCheck.PRUNED]
+        return Verification(chain_id(store.genesis).hex(), last, max([checkpoint, *pruned]), tuple(verdicts), failure)
 
     try:
         verifier = _Verifier(store, own_functions)
@@ -228,17 +229,30 @@ class _Verifier:
         return len(set(block.body.parent_certificate) - set(self._certificate))
 
     def _verify_model(self, block: Block, stage: _Stage) -> tuple[ModelCheck, int]:
-        if stage.height <= self._store.checkpoint or stage.height in self._trusted:
-            self._verify_proofs(block)
-            self._verify_checkpoint(block)
-            gone = ModelCheck.TRUSTED if stage.height in self._trusted else ModelCheck.PRUNED
-            return (ModelCheck.UNCHANGED if block.body.is_empty else gone), 0
+        """Aggregate the model again, unless its updates are gone; another process may prune them meanwhile."""
+        if not self._is_gone(stage.height):
+            try:
+                return self._recompute_model(block, stage)
+            except MissingBlob:
+                if not self._is_gone(stage.height):
+                    raise
+        self._verify_proofs(block)
+        self._verify_checkpoint(block)
+        gone = ModelCheck.TRUSTED if stage.height in self._trusted else ModelCheck.PRUNED
+        return (ModelCheck.UNCHANGED if block.body.is_empty else gone), 0
+
+    def _is_gone(self, height: int) -> bool:
+        return height <= self._store.checkpoint or height in self._trusted
+
+    def _recompute_model(self, block: Block, stage: _Stage) -> tuple[ModelCheck, int]:
         if block.body.is_empty:
             return ModelCheck.UNCHANGED, 0
         found = {blob: future.result() for blob, future in stage.updates.items()}
         self._cache.handed = {blob: model for blob, model in found.items() if model is not None}
-        model = validate_model(self._state, block, dict.fromkeys(self._cache.handed, b""), self._cache)
-        self._cache.handed = {}
+        try:
+            model = validate_model(self._state, block, dict.fromkeys(self._cache.handed, b""), self._cache)
+        finally:
+            self._cache.handed = {}
         stored = None if stage.model is None else stage.model.result()
         if stored is None:
             raise MissingBlob(block.body.model)
@@ -256,7 +270,11 @@ class _Verifier:
 
     def _verify_checkpoint(self, block: Block) -> None:
         """Check that the checkpoint's model, the oldest kept, is stored and has its digest."""
-        if block.header.height == self._store.checkpoint and self._store.get_blob(block.body.model) is None:
+
+        def is_checkpoint() -> bool:
+            return block.header.height == self._store.checkpoint
+
+        if is_checkpoint() and self._store.get_blob(block.body.model) is None and is_checkpoint():
             raise MissingBlob(block.body.model)
 
     def _compare_schedule(self, block: Block) -> Agreement:

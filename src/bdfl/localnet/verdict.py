@@ -1,8 +1,9 @@
 """Verdict on a network: all chains verified and compared, measured delay beside the model."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from math import fsum, nan
 from pathlib import Path
 
@@ -114,46 +115,52 @@ def _mean_s(values_ns: Iterable[int]) -> float:
 class NetworkVerdict:
     """Result of comparing and verifying all nodes' stores."""
 
-    heights: tuple[int, ...]  # by node, without stores that could not be opened
-    tip: str  # digest of the newest common block; empty: none
-    difference: str | None  # first difference between two chains
+    heights: Mapping[int, int]  # by node, of the chains found valid
+    tip: str  # digest of their newest common block; empty: none
+    difference: str | None  # first difference between two of them
     failures: tuple[tuple[int, Failure], ...]  # node, and the fault in its chain
 
     @property
     def height(self) -> int:
-        """Height of the newest common block."""
-        return min(self.heights, default=0)
+        """Height of the newest block that all valid chains have."""
+        return min(self.heights.values(), default=0)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All failures and the difference, in a line each."""
+        found = [f"node {node}: {failure}" for node, failure in self.failures]
+        return tuple(found if self.difference is None else [*found, self.difference])
 
     @property
     def is_good(self) -> bool:
-        return self.difference is None and not self.failures
+        return not self.problems
 
 
 def verify_network(
     folder: Path, *, own_functions: frozenset[str] = frozenset(), on_progress: Callable[[int, int], None] | None = None
 ) -> NetworkVerdict:
-    """Compare all nodes' blocks byte for byte, up to the newest common one, and verify each chain independently."""
+    """Verify each node's chain, and compare the valid ones byte for byte up to the newest common block."""
     num_nodes = read_network(folder).num_nodes
     failures: list[tuple[int, Failure]] = []
     with ExitStack() as resources:
-        stores: list[ChainStore] = []
+        stores: dict[int, ChainStore] = {}
         for number in range(num_nodes):
             path = node_folder(folder, number) / CHAIN_FOLDER
             try:
-                stores.append(resources.enter_context(ChainStore.open(path, read_only=True)))
-                known = known_height(stores[-1], path)
-                found = verify_chain(stores[-1], own_functions=own_functions, known=known)
+                store = resources.enter_context(ChainStore.open(path, read_only=True))
+                failure = verify_chain(store, own_functions=own_functions, known=known_height(store, path)).failure
             except StoreError as error:
-                failures.append((number, store_failure(0, error)))
-                continue
-            if found.failure is not None:
-                failures.append((number, found.failure))
+                failure = store_failure(0, error)
+            if failure is None:
+                stores[number] = store
+            else:
+                failures.append((number, failure))
             if on_progress is not None:
                 on_progress(number + 1, num_nodes)
-        heights = tuple(store.height for store in stores)
-        height = min(heights, default=0)
+        heights = {number: store.height for number, store in stores.items()}
+        height = min(heights.values(), default=0)
         difference = _find_difference(stores, height)
-        tip = stores[0].block(height).digest.hex() if height else ""
+        tip = stores[min(stores)].block(height).digest.hex() if height else ""
     return NetworkVerdict(heights, tip, difference, tuple(failures))
 
 
@@ -186,14 +193,13 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
     accuracy = loss = None
     empty, updates = 0, 0
     if verdict.height:
-        with ChainStore.open(node_folder(folder, 0) / CHAIN_FOLDER, read_only=True) as store:
-            for block in store.blocks():
+        with ChainStore.open(node_folder(folder, min(verdict.heights)) / CHAIN_FOLDER, read_only=True) as store:
+            for block in islice(store.blocks(), verdict.height):
                 empty += block.body.is_empty
                 updates += 0 if block.body.is_empty else len(block.body.updates)
             model = store.get_blob(store.block(verdict.height).body.model)
         if model is not None and not scenario.learning.personal:  # those layers are the members'
             accuracy, loss = evaluate_model(scenario, model)
-    failures = [f"node {node}: {failure}" for node, failure in verdict.failures]
     return NetworkSummary(
         folder=str(folder),
         scenario=network.scenario,
@@ -207,7 +213,7 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
         empty_blocks=empty,
         mean_updates=updates / verdict.height if verdict.height else 0.0,
         delays=_summarise_delays(folder, network.num_nodes),
-        failures=tuple(failures + ([] if verdict.difference is None else [verdict.difference])),
+        failures=verdict.problems,
     )
 
 
@@ -225,13 +231,14 @@ def _summarise_delays(folder: Path, num_nodes: int) -> DelaySummary | None:
     return summarise(rounds) if rounds else None
 
 
-def _find_difference(stores: list[ChainStore], height: int) -> str | None:
-    """Describe the first difference between two chains; None if all are identical."""
-    if len({encode(store.genesis) for store in stores}) > 1:
+def _find_difference(stores: Mapping[int, ChainStore], height: int) -> str | None:
+    """Describe the first difference between two chains, by node; None if all are identical."""
+    if len({encode(store.genesis) for store in stores.values()}) > 1:
         return "different genesis blocks"
     for number in range(1, height + 1):
-        found = [digest(encode(store.block(number))) for store in stores]
-        for node, name in enumerate(found):
-            if name != found[0]:
-                return f"block {number} of node {node} is not that of node 0"
+        found = {node: digest(encode(store.block(number))) for node, store in stores.items()}
+        first = min(found)
+        for node, name in found.items():
+            if name != found[first]:
+                return f"block {number} of node {node} is not that of node {first}"
     return None

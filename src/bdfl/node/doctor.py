@@ -31,7 +31,7 @@ from bdfl.node.reachability import (
     check_port,
     issued_s,
 )
-from bdfl.node.run_file import LIFE_FILE, BadFolder, is_locked, read_run
+from bdfl.node.run_file import INCARNATION_FILE, BadFolder, is_locked, read_run
 from bdfl.node.settings import (
     CHAIN_FOLDER,
     LEAF_FILE,
@@ -56,8 +56,9 @@ _BLOCK_BYTES = 4096  # of a block, without its members' part
 _MEMBER_BYTES = 1024  # of votes, conditions and the like, per member
 _SOON_DAYS = 14
 _BEGIN_ANEW = (
-    f"put {CHAIN_FOLDER} and {EVENTS_FILE} aside and keep the rest of the folder, above all the file {LIFE_FILE}; "
-    "start again when the others have decided the height at which this one was, or it may vote twice there"
+    f"put {CHAIN_FOLDER} and {EVENTS_FILE} aside and keep the rest of the folder, above all the file "
+    f"{INCARNATION_FILE}; start again when the others have decided the height at which this one was, or it may vote "
+    "twice there"
 )
 
 

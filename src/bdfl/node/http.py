@@ -343,7 +343,7 @@ class _SnapshotCollector(Collector):
         yield _counters("bdfl_dropped", "What arrived and was dropped, by reason", "reason", found.refused)
         yield _counter("bdfl_training_seconds", "Time spent training", found.training_s)
         yield _counter("bdfl_mining_seconds", "Time spent mining", found.mining_s)
-        yield _gauge("bdfl_life", "The number of this start, above those of all before it", found.life)
+        yield _gauge("bdfl_life", "The number of this start, above those of all before it", found.incarnation)
         yield _gauge("bdfl_up_seconds", "Since it was started", found.up_s)
         yield _gauge("bdfl_memory_bytes", "Memory of the node's own process", found.memory_bytes)
         yield _gauge("bdfl_threads", "Threads of the node's own process", found.num_threads)

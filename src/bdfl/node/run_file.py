@@ -16,9 +16,9 @@ from bdfl.storage import OWN_FOLDER, is_lock_held, lock_file, read_regular, repl
 # Folder of a running process: its lock, its restart counter and its run file.
 
 RUN_FILE = "run.json"
-LIFE_FILE = "life"
+INCARNATION_FILE = "life"
 LOCK_FILE = ".lock"
-MAX_LIFE = 2**31 - 1
+MAX_INCARNATION = 2**31 - 1
 _FIRST_S = 1_767_225_600  # Unix time of the start of 2026
 _MAX_RUN_BYTES = 2**20
 
@@ -61,24 +61,24 @@ def is_locked(folder: Path) -> bool:
     return is_lock_held(folder / LOCK_FILE)
 
 
-def raise_life(folder: Path, now_s: float | None = None) -> int:
+def raise_incarnation(folder: Path, now_s: float | None = None) -> int:
     """Increment the restart counter and return it; written with fsync before use, since messages are numbered by it.
 
     In a new folder it starts at the wall clock's second. Peers reject anything not above the last number of this key,
     so a member that starts anew must not count from 1. Restarts are rarer than seconds, so the clock stays ahead.
     """
-    path = folder / LIFE_FILE
-    last = read_life(folder)
-    life = last + 1 if last else max(1, int(time.time() if now_s is None else now_s) - _FIRST_S)
-    if life > MAX_LIFE:
-        raise BadFolder(f"{path}: start number {life}, at most {MAX_LIFE} expected; is the clock right?")
-    replace_file(path, b"%d\n" % life, durable=True)
-    return life
+    path = folder / INCARNATION_FILE
+    last = read_incarnation(folder)
+    incarnation = last + 1 if last else max(1, int(time.time() if now_s is None else now_s) - _FIRST_S)
+    if incarnation > MAX_INCARNATION:
+        raise BadFolder(f"{path}: start number {incarnation}, at most {MAX_INCARNATION} expected; is the clock right?")
+    replace_file(path, b"%d\n" % incarnation, durable=True)
+    return incarnation
 
 
-def read_life(folder: Path) -> int:
+def read_incarnation(folder: Path) -> int:
     """Return the restart counter of the folder's node; 0: never started."""
-    path = folder / LIFE_FILE
+    path = folder / INCARNATION_FILE
     if not path.exists():
         return 0
     content = _read(path)[:20].strip()

@@ -28,7 +28,7 @@ from bdfl.node.log import LOG_FILE, NodeLog
 from bdfl.node.membership import Membership
 from bdfl.node.monitor import NodeMonitor
 from bdfl.node.reachability import bind
-from bdfl.node.run_file import FolderSize, RunFile, forget_run, lock_folder, noting_end, raise_life, write_run
+from bdfl.node.run_file import FolderSize, RunFile, forget_run, lock_folder, noting_end, raise_incarnation, write_run
 from bdfl.node.settings import (
     CHAIN_FOLDER,
     Identity,
@@ -83,7 +83,7 @@ class NodeService:
         self,
         settings: NodeSettings,
         identity: Identity,
-        life: int,
+        incarnation: int,
         store: ChainStore,
         tls: TlsFiles,
         training: TrainingProcess,
@@ -93,7 +93,7 @@ class NodeService:
         genesis, scenario = identity.genesis, identity.scenario
         self._settings = settings
         self._identity = identity
-        self._life = life
+        self._incarnation = incarnation
         self._store = store
         self._log = log
         self._began_s = time.monotonic()
@@ -160,7 +160,7 @@ class NodeService:
                     threading.Thread(target=self._follow_training, name="data", daemon=True).start()
             if self._is_stopping.is_set():
                 return
-            self._log.info("joining", {"height": self._store.height, "life": self._life})
+            self._log.info("joining", {"height": self._store.height, "life": self._incarnation})
             self._has_run = True
             try:
                 with polling(self.snapshot, "state"), polling(self._members.take_changes, "changes"):
@@ -204,7 +204,7 @@ class NodeService:
             version=__version__,
             pid=os.getpid(),
             up_s=time.monotonic() - self._began_s,
-            life=self._life,
+            incarnation=self._incarnation,
             height=chain.height,
             last_height=self._context.last_height,
             phase=moment.state.phase.value,
@@ -287,7 +287,7 @@ class NodeService:
             signer=identity.signer,
             chain=genesis.chain,
             public_keys=genesis.public_keys,
-            life=self._life,
+            incarnation=self._incarnation,
             listen=settings.listen,
             peers=settings.peers,
             tls=tls,
@@ -364,7 +364,8 @@ class NodeService:
         self._is_evaluating = False
         if isinstance(answer, Judged) and isfinite(answer.accuracy):
             self._accuracy = answer.accuracy
-            self._log.info("accuracy", {"height": height, "accuracy": round(answer.accuracy, 4)})
+            facts = {"height": height, "accuracy": round(answer.accuracy, 4), "loss": round(answer.loss, 4)}
+            self._log.info("accuracy", facts)
 
     def _log_state(self, found: Snapshot) -> None:
         """Log a state change; `run` logs the end."""
@@ -384,7 +385,7 @@ class NodeService:
     def _deadline_s(self, chain: ChainState) -> float:
         """Return the longest duration of a normal round: until an idle block is allowed, plus a first attempt."""
         timing, cache = self._context.timing, self._context.cache
-        costs = cache.once((modelled_costs, chain), lambda: modelled_costs(chain, cache))
+        costs = cache.once(modelled_costs, chain)
         mining_ns = costs.mining_ns * timing.time_scale
         return (back_off_ns(chain, timing, cache) + mining_ns + 1.5 * timing.attempt_ns) / NANO
 
@@ -415,12 +416,12 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
             authorities[identity.number] = identity.card.authority
             hosts = hosts_of(settings.listen)
             tls = write_tls(settings.folder, identity.genesis, identity.signer, identity.number, hosts, authorities)
-            life = raise_life(settings.folder)
+            incarnation = raise_incarnation(settings.folder)
         except OSError as error:
             raise NotRunnable(f"{error.filename or settings.folder}: {error.strerror}") from None
         training = begin_training(identity, settings.data, settings.flower, settings.folder)
         resources.callback(training.close)
-        service = NodeService(settings, identity, life, store, tls, training, log)
+        service = NodeService(settings, identity, incarnation, store, tls, training, log)
         resources.callback(service.close)
         yield service
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from bdfl.addresses import LOOPBACK
+from bdfl.addresses import LOOPBACK, split_address
 from bdfl.errors import BdflError
 from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario
 from bdfl.federation.keys import key_fingerprint, load_key
@@ -197,5 +197,5 @@ def open_chain(path: Path, genesis: GenesisFile, max_bytes: int | None = None) -
 
 def hosts_of(addresses: Sequence[str]) -> list[str]:
     """Return the hosts of HOST:PORT addresses for a certificate, with loopback always included."""
-    named = [address.rpartition(":")[0].removeprefix("[").removesuffix("]") for address in addresses]
-    return list(dict.fromkeys([*(host for host in named if host not in ("", "0.0.0.0", "::")), LOOPBACK, "localhost"]))
+    named = [split_address(address)[0] for address in addresses]
+    return list(dict.fromkeys([*(host for host in named if host not in ("0.0.0.0", "::")), LOOPBACK, "localhost"]))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from bdfl.addresses import split_address
 from bdfl.ledger.block import TIME_TOLERANCE_MS
 from bdfl.node.run_file import BadFolder, RunFile, is_locked, read_run
 
@@ -89,7 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     pid: int
     up_s: float
-    life: int  # restart counter
+    incarnation: int = msgspec.field(name="life")  # number of this start
     height: int
     last_height: int | None  # the end of the run
     phase: str
@@ -385,8 +386,7 @@ def _view_stopped(folder: str, run: RunFile | None, *, is_up: bool) -> NodeView:
 
 def query_status(address: str, timeout_s: float = 1.0) -> Snapshot | None:
     """Query the status page at HOST:PORT; None: no answer."""
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
+    connection = http.client.HTTPConnection(*split_address(address), timeout=timeout_s)
     try:
         connection.request("GET", "/status.json")
         content = connection.getresponse().read(_MAX_ANSWER)

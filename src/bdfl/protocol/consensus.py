@@ -363,7 +363,4 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
 
 def _follow_block(draft: Draft, block: Block) -> ChainState:
     """The chain after the block; nodes of one process at the same state share the value."""
-    chain, cache = draft.chain, draft.cache
-    if draft.ahead:
-        return draft.ahead[0].chain
-    return cache.once((apply_block, chain, block), lambda: apply_block(chain, block, cache))
+    return draft.ahead[0].chain if draft.ahead else draft.cache.once(apply_block, draft.chain, block)

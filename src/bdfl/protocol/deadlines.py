@@ -27,7 +27,7 @@ def deadline_ns(chain: ChainState, timing: Timing, cache: VerificationCache) -> 
 
 def exchange_ns(chain: ChainState, timing: Timing, cache: VerificationCache) -> int:
     """Modelled time until all updates of the round after `chain` have arrived."""
-    modelled = cache.once((modelled_costs, chain), lambda: modelled_costs(chain, cache))
+    modelled = cache.once(modelled_costs, chain)
     return round(modelled.exchange_ns * timing.time_scale)
 
 

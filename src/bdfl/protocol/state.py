@@ -198,6 +198,7 @@ class NodeState:
     turn: int = 0  # number of re-broadcasts, for round-robin requests
     num_resends: int = 0  # re-broadcasts in this attempt, for their back-off
     resend_at_ns: int = 0  # when the next one is due
+    greeting_from_ns: int = 0  # from when another one may be due to newcomers
     mining_since_ns: int = 0
     mining_ms: int = 0  # time of mining until this node's first vote
     end: str  # why it is done
@@ -213,7 +214,8 @@ def clock_offset_ms(offsets_ms: Mapping[int, int], members: Collection[int]) -> 
     return max(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=abs)
 
 
-_PACE = frozenset({"turn", "num_resends", "resend_at_ns", "asked_holders"})  # of requests and re-broadcasts
+# The pace of requests and re-broadcasts.
+_PACE = frozenset({"turn", "num_resends", "resend_at_ns", "greeting_from_ns", "asked_holders"})
 
 
 def is_same(before: NodeState, after: NodeState) -> bool:

@@ -65,8 +65,12 @@ def note_news(draft: Draft) -> None:
 
 
 def greet(draft: Draft) -> None:
-    """Re-broadcast soon, to members that appeared."""
-    hasten_resend(draft, draft.context.timing.resend_ns // NEWCOMER_SHARE)
+    """Re-broadcast soon, to members that appeared, but not twice in an interval: presence is not authenticated."""
+    interval_ns = draft.context.timing.resend_ns
+    due_ns = max(draft.now_ns + interval_ns // NEWCOMER_SHARE, draft.greeting_from_ns)
+    if due_ns < draft.resend_at_ns:
+        hasten_resend(draft, due_ns - draft.now_ns)
+        draft.greeting_from_ns = due_ns + interval_ns
 
 
 def ask_others(draft: Draft, sender: int, content: Content) -> None:
@@ -158,7 +162,7 @@ def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) ->
     try:
         validate_certificate(draft.chain if is_present else head, block.digest, decided.certificate, cache)
         if is_followed:
-            cache.once((validate_proposal, head, block), lambda: validate_proposal(head, block, cache))
+            cache.once(validate_proposal, head, block)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
@@ -168,7 +172,7 @@ def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) ->
         found = draft.candidates.get(block.digest)
         is_followed = is_followed and not (found is not None and found.is_valid)
     if is_followed:
-        chain = cache.once((apply_block, head, block), lambda: apply_block(head, block, cache))
+        chain = cache.once(apply_block, head, block)
         draft.ahead = (*draft.ahead, Followed(block, decided.certificate, sender, chain))
         draft.asked = frozenset({sender})
         draft.send(sender, DecidedWanted(), chain.height + 1)

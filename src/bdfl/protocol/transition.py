@@ -91,6 +91,7 @@ class Draft:
     turn: int
     num_resends: int
     resend_at_ns: int
+    greeting_from_ns: int
     mining_since_ns: int
     mining_ms: int
     end: str
@@ -130,8 +131,7 @@ class Draft:
 
     def approve(self, rule: Callable[[ChainState, _Statement, VerificationCache], None], statement: _Statement) -> None:
         """Raise as the rule does; a statement it accepts on this chain is not checked again in this process."""
-        chain, cache = self.chain, self.cache
-        cache.once((rule, chain, statement), lambda: rule(chain, statement, cache))
+        self.cache.once(rule, self.chain, statement)
 
     @property
     def number(self) -> int:

@@ -1,10 +1,14 @@
 """Records of a run as typed columns; every table, figure and page is made from them."""
 
+from bdfl.records.aggregate_run import (
+    AggregateCollector,
+    AggregateRecord,
+    encode_aggregate,
+    summarise_aggregate,
+)
 from bdfl.records.learning import LearningRecord, LearningRound, collect_learning
 from bdfl.records.run import (
     NOBODY,
-    AggregateCollector,
-    AggregateRecord,
     InvalidRecord,
     PerRound,
     PerRoundClient,
@@ -12,9 +16,7 @@ from bdfl.records.run import (
     RunRecord,
     RunSummary,
     collect_run,
-    encode_aggregate,
     encode_run,
-    summarise_aggregate,
     summarise_run,
 )
 

@@ -171,3 +171,16 @@ class JournalHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     initial_model: str  # SHA-256
     initial_accuracy: float | None
     initial_loss: float | None
+
+
+# Numbers that are not finite are null in a journal.
+
+
+def or_none(value: float) -> float | None:
+    """Return the value, or None if it is not finite."""
+    return float(value) if np.isfinite(value) else None
+
+
+def or_nan(value: float | None) -> float:
+    """Return the value, or NaN for None."""
+    return float("nan") if value is None else value

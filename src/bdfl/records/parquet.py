@@ -15,18 +15,9 @@ from numpy.typing import NDArray
 
 from bdfl import __version__
 from bdfl.errors import one_line
+from bdfl.records.aggregate_run import AggregateRecord, AggregateRound, ClientTotals
 from bdfl.records.learning import LearningRecord
-from bdfl.records.run import (
-    CLIENT_NAMES,
-    NOBODY,
-    ROUND_NAMES,
-    AggregateRecord,
-    AggregateRound,
-    ClientTotals,
-    InvalidRecord,
-    RunHead,
-    RunRecord,
-)
+from bdfl.records.run import CLIENT_NAMES, NOBODY, ROUND_NAMES, InvalidRecord, RunHead, RunRecord
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.queues import drift_constant
 from bdfl.storage import open_parquet

@@ -1,15 +1,14 @@
-"""Decisions and costs of a run as typed columns, or as sums for very many clients.
+"""Decisions and costs of a run as typed columns.
 
 As JSON a run is one object: `scenario`, `scheduler`, `seed` and so on, a `summary`, and `rounds`. `rounds` is a list
 with one object per round, with the fields of `RoundRecord`. Names contain the units. Unknown values (a gap without a
-proven bound, the objective of an infeasible round) are `null` there and NaN here. The aggregate record of very many
-clients also has `clients`, the spread of each client's totals; its rounds have the fields of `AggregateRound`.
+proven bound, the objective of an infeasible round) are `null` there and NaN here.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -158,7 +157,7 @@ class RunRecord(RunHead, Rounds[tuple[Status, ...], tuple[str | None, ...], PerR
     @property
     def mean_delay_s(self) -> float:
         """Mean delay of the rounds that took place (s); NaN if none did."""
-        return _mean(self.delay_s[self.took_place])
+        return mean_or_nan(self.delay_s[self.took_place])
 
     @property
     def participation(self) -> PerClient:
@@ -176,17 +175,17 @@ class RunRecord(RunHead, Rounds[tuple[Status, ...], tuple[str | None, ...], PerR
         """Mean share of the energy budgets spent in rounds that took place; NaN if none did."""
         budget_j = self.energy_budget_j[self.took_place]
         spent_j = self.energy_j[self.took_place]
-        return _mean(spent_j[budget_j > 0] / budget_j[budget_j > 0])
+        return mean_or_nan(spent_j[budget_j > 0] / budget_j[budget_j > 0])
 
     @property
     def mean_iterations(self) -> float:
         """Mean K of the rounds that took place; NaN if none did."""
-        return _mean(self.iterations[self.took_place].astype(np.float64))
+        return mean_or_nan(self.iterations[self.took_place].astype(np.float64))
 
     @property
     def mean_gap(self) -> float:
         """Mean proven gap of the rounds that have one; NaN if none has."""
-        return _mean(self.gap[np.isfinite(self.gap)])
+        return mean_or_nan(self.gap[np.isfinite(self.gap)])
 
     def round_record(self, round: int) -> RoundRecord:
         """Return one round (1-based) of the run."""
@@ -260,7 +259,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
         mean_delay_s=record.mean_delay_s,
         worst_shortfall=record.worst_shortfall,
         mean_energy_use=record.mean_energy_use,
-        mean_selected=_mean(record.num_selected[record.took_place].astype(np.float64)),
+        mean_selected=mean_or_nan(record.num_selected[record.took_place].astype(np.float64)),
         mean_iterations=record.mean_iterations,
         mean_gap=record.mean_gap,
         final_queue_mean=float(np.mean(record.next_queue[-1])),
@@ -279,14 +278,14 @@ CLIENT_NAMES = (
 
 def encode_run(record: RunRecord) -> bytes:
     """Return the run as JSON, see the module."""
-    return _encode_document(
+    return encode_document(
         record,
         {"participation_rate": record.participation_rate.tolist()},
         {"summary": summarise_run(record), "rounds": [_row_of(one) for one in record.rounds]},
     )
 
 
-def _encode_document(head: RunHead, size: Mapping[str, object], content: Mapping[str, object]) -> bytes:
+def encode_document(head: RunHead, size: Mapping[str, object], content: Mapping[str, object]) -> bytes:
     """Encode the fields of the head, then the content; the size of the run stands before the last of the head."""
     known: dict[str, object] = {item.name: getattr(head, item.name) for item in fields(RunHead)}
     constant = known.pop("drift_constant")
@@ -298,213 +297,15 @@ def _row_of(record: RoundRecord) -> dict[str, object]:
     for name in ("selected", "delivered"):
         cells[name] = np.flatnonzero(cells[name])
     for name in ("slowest", "winner"):
-        cells[name] = _number_of(cells[name])
+        cells[name] = known_client(cells[name])
     return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in cells.items()}
 
 
-def _number_of(client: int) -> int | None:
+def known_client(client: int) -> int | None:
+    """Return the client's number; None for `NOBODY`."""
     return None if client == NOBODY else client
 
 
-# Aggregate record of a run with very many clients: columns per round and sums per client.
-
-QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
-
-
-class AggregateRound(msgspec.Struct, frozen=True, kw_only=True):
-    """One round of many clients: the scalar fields of `RoundRecord`, and sums and extremes of its lists."""
-
-    round: int
-    status: Status
-    reason: str | None
-    num_selected: int
-    num_delivered: int
-    slowest: int | None
-    training_s: float  # of the slowest client
-    upload_s: float  # of the slowest client
-    exchange_s: float
-    planned_mining_s: float
-    mining_s: float
-    overhead_s: float
-    delay_s: float
-    winner: int | None
-    objective: float
-    gap: float
-    iterations: int
-    mean_cpu_hz: float  # of selected clients; NaN, in JSON null, if there are none
-    total_mining_hz: float
-    training_j: float  # of all clients together
-    upload_j: float
-    mining_j: float
-    num_with_budget: int  # clients with a positive energy budget
-    mean_energy_use: float  # share of its budget that such a client spends; NaN, in JSON null, if there are none
-    highest_energy_use: float
-    mean_queue: float  # after the round
-    highest_queue: float
-    lyapunov: float
-    drift: float
-    drift_bound: float
-    connectivity: float
-    is_connected: bool
-    num_reachable: int
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ClientTotals:
-    """Totals of each client over a whole run, (clients,) each."""
-
-    participation_rate: PerClient  # beta_i
-    participation: PerClient  # share of all rounds with an update that counts
-    training_j: PerClient
-    upload_j: PerClient
-    mining_j: PerClient
-    peak_energy_use: PerClient  # the highest share of its budget in any round
-    queue: PerClient  # after the last round
-
-
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Distribution of a quantity over clients."""
-
-    quantity: str  # a field of `ClientTotals`
-    mean: float
-    least: float
-    five_percent: float  # of clients have less
-    median: float
-    ninety_five_percent: float
-    most: float
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class AggregateRecord(RunHead):
-    """Aggregate record of a whole run."""
-
-    rounds: tuple[AggregateRound, ...]
-    clients: ClientTotals
-
-    @property
-    def num_clients(self) -> int:
-        return len(self.clients.participation)
-
-
-class AggregateCollector:
-    """Accumulator of an aggregate record: one row per round and sums per client."""
-
-    def __init__(self, participation_rate: PerClient) -> None:
-        num_clients = len(participation_rate)
-        self._rate = participation_rate
-        self._rows: list[AggregateRound] = []
-        self._delivered: NDArray[np.int64] = np.zeros(num_clients, dtype=np.int64)
-        self._training_j, self._upload_j, self._mining_j = (np.zeros(num_clients) for _ in range(3))
-        self._peak = np.zeros(num_clients)
-        self._queue: PerClient = np.zeros(num_clients)
-
-    def add(self, record: RoundRecord) -> None:
-        """Add the next round."""
-        has_budget = record.energy_budget_j > 0
-        use = np.divide(record.energy_j, record.energy_budget_j, out=np.zeros(len(self._rate)), where=has_budget)
-        num_with_budget = int(np.count_nonzero(has_budget))
-        self._delivered += record.delivered
-        self._training_j += record.training_j
-        self._upload_j += record.upload_j
-        self._mining_j += record.mining_j
-        np.maximum(self._peak, use, out=self._peak)
-        self._queue = record.next_queue
-        num_selected = int(np.count_nonzero(record.selected))
-        sums: dict[str, Any] = {
-            "num_selected": num_selected,
-            "num_delivered": int(np.count_nonzero(record.delivered)),
-            "slowest": _number_of(record.slowest),
-            "winner": _number_of(record.winner),
-            "mean_cpu_hz": float(np.mean(record.cpu_hz[record.selected])) if num_selected else float("nan"),
-            "total_mining_hz": float(np.sum(record.mining_hz)),
-            "training_j": float(np.sum(record.training_j)),
-            "upload_j": float(np.sum(record.upload_j)),
-            "mining_j": float(np.sum(record.mining_j)),
-            "num_with_budget": num_with_budget,
-            "mean_energy_use": float(np.sum(use)) / num_with_budget if num_with_budget else float("nan"),
-            "highest_energy_use": float(np.max(use)),
-            "mean_queue": float(np.mean(record.next_queue)),
-            "highest_queue": float(np.max(record.next_queue)),
-        }
-        kept = {name: getattr(record, name) for name in AggregateRound.__struct_fields__ if name not in sums}
-        self._rows.append(AggregateRound(**kept, **sums))
-
-    @property
-    def rounds(self) -> tuple[AggregateRound, ...]:
-        return tuple(self._rows)
-
-    def totals(self) -> ClientTotals:
-        """Return the totals of every client so far; at least one round is needed."""
-        if not self._rows:
-            raise InvalidRecord("rounds: a run needs at least one, none given")
-        return ClientTotals(
-            participation_rate=self._rate,
-            participation=self._delivered / len(self._rows),
-            training_j=self._training_j.copy(),
-            upload_j=self._upload_j.copy(),
-            mining_j=self._mining_j.copy(),
-            peak_energy_use=self._peak.copy(),
-            queue=self._queue,
-        )
-
-
-def summarise_aggregate(record: AggregateRecord) -> RunSummary:
-    """Return the run's means over the rounds that took place, equal to `summarise_run` of the full record."""
-    held = [row for row in record.rounds if row.status is not Status.INFEASIBLE]
-    clients = record.clients
-    return RunSummary(
-        rounds=len(record.rounds),
-        infeasible_rounds=len(record.rounds) - len(held),
-        total_delay_s=sum(row.delay_s for row in record.rounds),
-        mean_delay_s=_known_mean([row.delay_s for row in held]),
-        worst_shortfall=max(float(np.max(clients.participation_rate - clients.participation)), 0.0),
-        mean_energy_use=_mean_energy_use(held),
-        mean_selected=_known_mean([row.num_selected for row in held]),
-        mean_iterations=_known_mean([row.iterations for row in held]),
-        mean_gap=_known_mean([row.gap for row in record.rounds]),
-        final_queue_mean=record.rounds[-1].mean_queue,
-    )
-
-
-def spread_clients(totals: ClientTotals) -> list[Spread]:
-    """Return the distribution over clients of every field of `ClientTotals`."""
-    found = []
-    for quantity in ClientTotals.__dataclass_fields__:
-        values: PerClient = getattr(totals, quantity)
-        least, low, median, high, most = (float(value) for value in np.quantile(values, QUANTILES))
-        found.append(
-            Spread(
-                quantity=quantity,
-                mean=float(np.mean(values)),
-                least=least,
-                five_percent=low,
-                median=median,
-                ninety_five_percent=high,
-                most=most,
-            )
-        )
-    return found
-
-
-def encode_aggregate(record: AggregateRecord) -> bytes:
-    """Return the run as JSON, whose length does not depend on the number of clients."""
-    clients = spread_clients(record.clients)
-    content = {"summary": summarise_aggregate(record), "clients": clients, "rounds": record.rounds}
-    return _encode_document(record, {"num_clients": record.num_clients}, content)
-
-
-def _mean_energy_use(rounds: list[AggregateRound]) -> float:
-    """Mean over all rounds and clients with a budget."""
-    known = [row for row in rounds if row.num_with_budget]
-    num_all = sum(row.num_with_budget for row in known)
-    return sum(row.mean_energy_use * row.num_with_budget for row in known) / num_all if num_all else float("nan")
-
-
-def _known_mean(values: list[float] | list[int]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there are none."""
-    known = np.array(values, dtype=np.float64)
-    return _mean(known[~np.isnan(known)])
-
-
-def _mean(values: NDArray[np.float64]) -> float:
+def mean_or_nan(values: NDArray[np.float64]) -> float:
+    """Return the mean; NaN of no values."""
     return float(np.mean(values)) if values.size else float("nan")

@@ -12,7 +12,7 @@ from bdfl.experiment import Comparison, Interval
 from bdfl.experiment.bounds import LongRunBound
 from bdfl.experiment.solve import Answer
 from bdfl.records import AggregateRecord, RoundRecord, RunRecord, RunSummary, summarise_aggregate, summarise_run
-from bdfl.records.run import AggregateRound, spread_clients
+from bdfl.records.aggregate_run import AggregateRound, spread_clients
 from bdfl.scenario import ScenarioRow
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.registry import show_choice

@@ -72,8 +72,8 @@ class SimulatedNode:
         "context",
         "effects_left",
         "frozen_until_ns",
+        "incarnation",
         "is_up",
-        "life",
         "mining",
         "search",
         "slowness",
@@ -97,7 +97,7 @@ class SimulatedNode:
         self.is_up = True
         self.frozen_until_ns = 0
         self.effects_left: tuple[int, int] | None = None  # until it crashes, and for how long (ns)
-        self.life = 0  # restart counter: entries queued before a crash are void
+        self.incarnation = 0  # restart counter: entries queued before a crash are void
         self.forget()
 
     def forget(self) -> None:
@@ -159,7 +159,7 @@ class _ToAll:
 _Due: TypeAlias = Event | BlobRequest | SetTimer | Train | Mine | _ToAll | Callable[[], None]
 _NOBODY = -1
 _NS_PER_MS = 1_000_000
-_ANY_LIFE = -1
+_ANY_INCARNATION = -1
 
 
 class Ending(Enum):
@@ -200,7 +200,7 @@ class Network:
         self._order = 0
         self._is_news = True  # `is_done` may have changed
         for node in self.nodes:
-            self._push(0, node.number, node.life, Started())
+            self._push(0, node.number, node.incarnation, Started())
 
     def run(
         self,
@@ -228,22 +228,22 @@ class Network:
                 return Ending.TIME
             if self.num_events == last_event:
                 return Ending.EVENTS
-            time_ns, order, number, life, due = heappop(queue)
+            time_ns, order, number, incarnation, due = heappop(queue)
             self.now_ns = time_ns
             if type(due) is _ToAll:
                 following = next(due.receivers, _NOBODY)
                 if following != _NOBODY:  # under the same order, so that no other entry comes between
-                    heappush(queue, (time_ns, order, following, life, due))
+                    heappush(queue, (time_ns, order, following, incarnation, due))
                 due = due.event
             if number == _NOBODY:
                 due()  # type: ignore[operator]  # only incidents have no node
                 self._is_news = True
                 continue
             node = nodes[number]
-            if not node.is_up or life not in (node.life, _ANY_LIFE):
+            if not node.is_up or incarnation not in (node.incarnation, _ANY_INCARNATION):
                 continue
             if time_ns < node.frozen_until_ns:
-                self._push(node.frozen_until_ns, number, life, due)
+                self._push(node.frozen_until_ns, number, incarnation, due)
                 continue
             event = self._complete(node, due)
             if event is not None:
@@ -263,11 +263,11 @@ class Network:
 
     def offer(self, number: int, change: MembershipChange) -> None:
         """Submit a change of membership to a node, as its operator; lost if the node is down."""
-        self._push(self.now_ns, number, _ANY_LIFE, ChangeOffered(change))
+        self._push(self.now_ns, number, _ANY_INCARNATION, ChangeOffered(change))
 
     def at(self, time_ns: int, incident: Callable[[], None]) -> None:
         """Call `incident` at that time."""
-        self._push(time_ns, _NOBODY, _ANY_LIFE, incident)
+        self._push(time_ns, _NOBODY, _ANY_INCARNATION, incident)
 
     def crash(self, number: int, down_ns: int) -> None:
         """Crash a node: it loses everything but its store, and restarts from that after `down_ns`.
@@ -278,7 +278,7 @@ class Network:
         if not node.is_up:
             return
         node.is_up = False
-        node.life += 1
+        node.incarnation += 1
         node.effects_left = None
         node.frozen_until_ns = 0
         node.forget()
@@ -295,7 +295,7 @@ class Network:
         """Tell all nodes that others are reachable again, as live nodes notice after a crash or a long partition."""
         for node in self.nodes:
             if node is not back:
-                self._push(self.now_ns, node.number, _ANY_LIFE, PeersAppeared())
+                self._push(self.now_ns, node.number, _ANY_INCARNATION, PeersAppeared())
 
     def freeze(self, number: int, duration_ns: int) -> None:
         """Freeze a node: its events, timers included, are held back and follow in order afterwards."""
@@ -303,28 +303,28 @@ class Network:
         until_ns = self.now_ns + duration_ns
         if not node.is_up or until_ns <= node.frozen_until_ns:
             return
-        life, node.frozen_until_ns = node.life, until_ns
+        incarnation, node.frozen_until_ns = node.incarnation, until_ns
         if self._observer is not None:
             self._observer.froze(self.now_ns, number)
-        self.at(until_ns, lambda: self._thaw(node, life, until_ns))
+        self.at(until_ns, lambda: self._thaw(node, incarnation, until_ns))
 
     def _restart(self, node: SimulatedNode) -> None:
         node.is_up = True
         node.state = recover(node.context, node.store)
         if self._observer is not None:
             self._observer.restarted(self.now_ns, node.number, node.state, node.store)
-        self._push(self.now_ns, node.number, node.life, Started())
+        self._push(self.now_ns, node.number, node.incarnation, Started())
         self.reconnect(node)
 
-    def _thaw(self, node: SimulatedNode, life: int, until_ns: int) -> None:
-        if self._observer is not None and life == node.life and node.frozen_until_ns == until_ns:
+    def _thaw(self, node: SimulatedNode, incarnation: int, until_ns: int) -> None:
+        if self._observer is not None and incarnation == node.incarnation and node.frozen_until_ns == until_ns:
             self._observer.thawed(self.now_ns, node.number)
 
     # Events in
 
-    def _push(self, time_ns: int, number: int, life: int, due: _Due) -> None:
+    def _push(self, time_ns: int, number: int, incarnation: int, due: _Due) -> None:
         self._order += 1
-        heappush(self._queue, (time_ns, self._order, number, life, due))
+        heappush(self._queue, (time_ns, self._order, number, incarnation, due))
 
     def _complete(self, node: SimulatedNode, due: _Due) -> Event | None:
         """The event of a due entry; none if an effect was replaced or stopped."""
@@ -381,7 +381,7 @@ class Network:
                 keep(node.store, effect.kept)
             case SetTimer():
                 node.timers[effect.timer] = effect
-                self._push(self.now_ns + effect.delay_ns, node.number, node.life, effect)
+                self._push(self.now_ns + effect.delay_ns, node.number, node.incarnation, effect)
             case Commit():
                 node.store.append(effect.block, effect.certificate, is_trusted=effect.is_trusted)
                 if node.context.keep_blocks:
@@ -396,7 +396,7 @@ class Network:
             case Train():
                 if effect.parent == node.state.chain.tip:  # else the round is over
                     duration_ns = self._world.training_ns(node.number, node.state.chain)
-                    self._push(self.now_ns + _slowed(node, duration_ns), node.number, node.life, effect)
+                    self._push(self.now_ns + _slowed(node, duration_ns), node.number, node.incarnation, effect)
             case Measure():
                 self._measure(node, effect)
             case ServeDecided():
@@ -420,11 +420,11 @@ class Network:
         if delivery is None:
             first = next(receivers, _NOBODY)
             if first != _NOBODY:
-                self._push(arrival_ns, first, _ANY_LIFE, _ToAll(due, receivers))
+                self._push(arrival_ns, first, _ANY_INCARNATION, _ToAll(due, receivers))
             return
         for receiver in receivers:
             for extra_ns in delivery.deliveries(self.now_ns, node.number, receiver, parcel):
-                self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, due)
+                self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_INCARNATION, due)
 
     def _receivers(self, node: SimulatedNode) -> Iterable[int]:
         """Receivers of a node's broadcasts: all members whose key it knows from its chain."""
@@ -476,7 +476,7 @@ class Network:
             finding_ns = self._world.finding_ns(node.number, node.state.chain, header.attempt)
             begin_ns = max(self.now_ns, node.uploaded_ns)
             node.search = header.height, header.attempt, begin_ns + _slowed(node, finding_ns)
-        self._push(max(self.now_ns, node.search[2]), node.number, node.life, effect)
+        self._push(max(self.now_ns, node.search[2]), node.number, node.incarnation, effect)
 
     def _measure(self, node: SimulatedNode, effect: Measure) -> None:
         chain = node.state.chain
@@ -485,7 +485,7 @@ class Network:
         tip = node.store.block(chain.height) if chain.height else None
         found = self._world.measure(node.number, chain, tip)
         if found is not None:
-            self._push(self.now_ns, node.number, node.life, Measured(effect.round, *found))
+            self._push(self.now_ns, node.number, node.incarnation, Measured(effect.round, *found))
 
     def _finish_training(self, node: SimulatedNode, effect: Train) -> TrainingFinished | None:
         chain = node.state.chain

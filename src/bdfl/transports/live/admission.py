@@ -33,7 +33,7 @@ from bdfl.transports.live.envelope import (
     PieceAnswer,
     PieceRequest,
     Purpose,
-    is_sealed,
+    is_authentic,
     overhead,
     read_envelope,
 )
@@ -149,7 +149,7 @@ class Refusal(StrEnum):
     STRANGER = "stranger"  # sender or relay is no member
     RATE = "rate"  # over a member's rate limit, or the check limit of its line
     REPLAY = "replay"  # counter already seen
-    SEAL = "seal"  # wrong MAC
+    MAC = "mac"  # wrong MAC
     ENCODING = "encoding"
     ADDRESS = "address"  # sender, receiver or chain differ from its key expression
 
@@ -178,7 +178,7 @@ class AdmissionControl:
     def __init__(self, keyring: Keyring, number: int, limits: Limits) -> None:
         self._keyring, self._number, self._limits = keyring, number, limits
         self._members: dict[int, _Member] = {}
-        self._num_seals = 0  # of a broadcast
+        self._num_macs = 0  # of a broadcast
         self._lock = threading.Lock()
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
@@ -192,7 +192,7 @@ class AdmissionControl:
                 if member is None or member.public_key != public_key:
                     member = _Member(public_key, self._keyring.key_with(public_key), Allowance(self._limits))
                 members[number] = member
-            self._members, self._num_seals = members, len(public_keys)  # atomic: some readers take no lock
+            self._members, self._num_macs = members, len(public_keys)  # atomic: some readers take no lock
 
     @property
     def members(self) -> frozenset[int]:
@@ -205,7 +205,7 @@ class AdmissionControl:
 
     def admit(self, line: Line | None, size: int, now_ns: int) -> Line:
         """Return the line if a message of `size` bytes on it may be checked; raises `Refused`."""
-        if size > self._limits.max_message_size + overhead(self._num_seals):
+        if size > self._limits.max_message_size + overhead(self._num_macs):
             raise Refused(Refusal.SIZE)
         with self._lock:
             known, allowance = self._line(line)
@@ -215,7 +215,7 @@ class AdmissionControl:
 
     def read_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> Message:
         """Authenticate and decode a message under a sender's key expression; raises `Refused`."""
-        envelope = self._read(data, self._limits.max_message_size, self._num_seals)
+        envelope = self._read(data, self._limits.max_message_size, self._num_macs)
         if envelope.sender != sender or envelope.receiver != receiver:
             raise Refused(Refusal.ADDRESS)
         self._spend(self._validate(envelope, Purpose.MESSAGE).messages, now_ns)
@@ -259,7 +259,7 @@ class AdmissionControl:
             raise Refused(Refusal.ADDRESS)
         with self._lock:
             member = self._member(holder)
-        self._validate_seal(envelope, Purpose.ANSWER, member)
+        self._validate_mac(envelope, Purpose.ANSWER, member)
         return answer
 
     def charge(self, sender: int | None, now_ns: int) -> None:
@@ -286,9 +286,9 @@ class AdmissionControl:
             served = member.allowance.served
             return 0 if served.take(size, now_ns) else max(1, served.wait_ns(size, now_ns))
 
-    def _read(self, data: bytes, max_payload: int, num_seals: int) -> Envelope:
+    def _read(self, data: bytes, max_payload: int, num_macs: int) -> Envelope:
         try:
-            return read_envelope(data, max_payload, num_seals)
+            return read_envelope(data, max_payload, num_macs)
         except BadEncoding:
             raise Refused(Refusal.ENCODING) from None
 
@@ -298,15 +298,15 @@ class AdmissionControl:
             member = self._member(envelope.sender)
             if not member.window.is_new(envelope.counter):
                 raise Refused(Refusal.REPLAY)
-        self._validate_seal(envelope, purpose, member)
+        self._validate_mac(envelope, purpose, member)
         with self._lock:
             if not member.window.note(envelope.counter):
                 raise Refused(Refusal.REPLAY)
         return member.allowance
 
-    def _validate_seal(self, envelope: Envelope, purpose: Purpose, member: _Member) -> None:
-        if member.key is None or not is_sealed(envelope, purpose, member.key, self._number):
-            raise Refused(Refusal.SEAL)
+    def _validate_mac(self, envelope: Envelope, purpose: Purpose, member: _Member) -> None:
+        if member.key is None or not is_authentic(envelope, purpose, member.key, self._number):
+            raise Refused(Refusal.MAC)
 
     def _spend(self, bucket: Bucket, now_ns: int) -> None:
         with self._lock:

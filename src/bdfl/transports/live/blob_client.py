@@ -2,17 +2,18 @@
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from bdfl.encoding import digest
+from bdfl.ledger.cache import MAX_ENTRIES
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.store import Store
 from bdfl.transports.interfaces import Offer
 from bdfl.transports.live.blob_transfer import PIECE_SIZE, Answer, Download, DownloadRequest, Downloads
 from bdfl.transports.live.envelope import PieceRequest
+from bdfl.transports.live.shared_cache import SharedLruCache
 
 # Blob client: a thread that requests pieces, collects answers and delivers whole blobs.
 
@@ -134,33 +135,22 @@ class _Upload:
 
 
 class BlobCache:
-    """FIFO cache over the store; a repeated `put` renews a blob. Thread-safe; disk reads happen outside the lock."""
+    """LRU cache over the store. Thread-safe; disk reads happen outside the lock."""
 
     def __init__(self, store: Store, max_bytes: int) -> None:
-        """`max_bytes` bounds the blobs in memory; one blob is always kept."""
+        """`max_bytes` bounds the blobs in memory; a longer one is read from the store each time."""
         self._store = store
-        self._max_bytes = max_bytes
-        self._recent: OrderedDict[bytes, bytes] = OrderedDict()
-        self._num_bytes = 0
+        self._recent: SharedLruCache[bytes, bytes] = SharedLruCache(MAX_ENTRIES, max_bytes)
         self._withheld: bytes | None = None
         self._upload: _Upload | None = None
-        self._lock = threading.Lock()
 
     def put(self, blob: bytes, data: bytes) -> None:
         """Cache a blob that the store holds."""
-        with self._lock:
-            if blob in self._recent:
-                self._recent.move_to_end(blob)
-                return
-            self._recent[blob] = data
-            self._num_bytes += len(data)
-            while self._num_bytes > self._max_bytes and len(self._recent) > 1:
-                self._num_bytes -= len(self._recent.popitem(last=False)[1])
+        self._recent.put(blob, data, len(data))
 
     def get(self, blob: bytes) -> bytes | None:
         """Return the bytes of that digest or None; raises `DamagedStore` if a block needs them and they are lost."""
-        with self._lock:
-            data = self._recent.get(blob)
+        data = self._recent.get(blob)
         if data is None and self._store.has_blob(blob):
             data = self._store.read_unchecked(blob)
             if data is None or digest(data) != blob:

@@ -56,7 +56,7 @@ _INBOX_WEIGHT = 8192  # of all members' messages together
 _LEAST_SHARE = 64  # of one member
 _BLOCK_WEIGHT = 16  # of a message with a block in it
 _STATEMENTS_PER_WEIGHT = 16
-_SHELF_MODELS = 4  # cached models beside one per member
+_CACHED_MODELS = 4  # cached blobs beside one per member
 _LONGEST_WAIT_S = 1.0
 _BARRIER_POLL_S = 0.05
 _MAX_REASONS = 64  # kinds of refusal counted separately
@@ -165,7 +165,7 @@ class LiveNode:
             wall_clock=_read_wall_clock,
             give=self._put,
         )
-        self._blob_cache = BlobCache(store, (num_members + _SHELF_MODELS) * size)
+        self._blob_cache = BlobCache(store, (num_members + _CACHED_MODELS) * size)
         self._effects = Effects(
             context.number,
             store,

@@ -1,9 +1,8 @@
 """Wire envelopes: each message, request and answer carries a MAC per receiver and a replay counter.
 
-A MAC (a "seal" in names here) uses the pairwise key of sender and receiver on one chain. It covers purpose, sender,
-receiver, counter, session and payload; a broadcast carries one MAC per member. So an envelope cannot be replayed: not
-to another receiver, on another chain, or later. A forgery costs a node one hash. Statements that third parties must
-verify are signed inside.
+A MAC uses the pairwise key of sender and receiver on one chain. It covers purpose, sender, receiver, counter, session
+and payload; a broadcast carries one MAC per member. So an envelope cannot be replayed: not to another receiver, on
+another chain, or later. A forgery costs a node one hash. Statements that third parties must verify are signed inside.
 """
 
 from collections.abc import Sequence
@@ -14,14 +13,14 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 from bdfl.encoding import Digest, Record, Whole, decode, digest, encode, prepared
-from bdfl.identity import SEAL_SIZE, Signer, is_seal, make_seal
+from bdfl.identity import MAC_SIZE, Signer, is_mac, make_mac
 from bdfl.ledger.block import MAX_MEMBERS, MemberNumber
 
-MAX_LIFE = 2**31 - 1
+MAX_INCARNATION = 2**31 - 1
 _HEAD_SIZE = 72  # upper bound of an envelope's other fields
 _SEQUENCE_BITS = 32
 _WINDOW = 4096  # replay window: how far a counter may lag behind the newest
-_NO_SEAL = bytes(SEAL_SIZE)
+_NO_MAC = bytes(MAC_SIZE)
 
 
 SessionName: TypeAlias = Annotated[str, Meta(max_length=32)]  # zenoh's id of a session, hexadecimal
@@ -41,15 +40,15 @@ class Envelope(Record, frozen=True):
 
     sender: MemberNumber
     receiver: MemberNumber | None
-    counter: Whole  # life << 32 | sequence
+    counter: Whole  # incarnation << 32 | sequence
     session: SessionName  # the sender's; receivers do not use it
     payload: bytes
-    seals: Annotated[bytes, Meta(max_length=SEAL_SIZE * MAX_MEMBERS)]  # one MAC; of a broadcast one per member
+    macs: Annotated[bytes, Meta(max_length=MAC_SIZE * MAX_MEMBERS)]  # one MAC; of a broadcast one per member
 
 
-def overhead(num_seals: int) -> int:
+def overhead(num_macs: int) -> int:
     """Return an upper bound of an envelope's size beyond its payload (bytes)."""
-    return _HEAD_SIZE + SEAL_SIZE * num_seals
+    return _HEAD_SIZE + MAC_SIZE * num_macs
 
 
 @prepared
@@ -97,15 +96,15 @@ class Keyring:
         return self._keys[public_key]
 
 
-class Sealer:
+class EnvelopeWriter:
     """Builds one member's envelopes with counters and MACs. Thread-safe."""
 
-    def __init__(self, keyring: Keyring, number: int, life: int, public_keys: Sequence[bytes | None]) -> None:
-        """`life` is the restart counter, the high bits of each counter; `public_keys` as in `set_members`."""
-        if not 0 <= life <= MAX_LIFE:
-            raise ValueError(f"life {life} given, 0 to {MAX_LIFE} expected")
+    def __init__(self, keyring: Keyring, number: int, incarnation: int, public_keys: Sequence[bytes | None]) -> None:
+        """`incarnation` is the restart counter, the high bits of each counter; `public_keys` as in `set_members`."""
+        if not 0 <= incarnation <= MAX_INCARNATION:
+            raise ValueError(f"incarnation {incarnation} given, 0 to {MAX_INCARNATION} expected")
         self._keyring, self._number = keyring, number
-        self._counter = life << _SEQUENCE_BITS
+        self._counter = incarnation << _SEQUENCE_BITS
         self._lock = Lock()
         self.session = ""  # current zenoh session; set by the link
         self.set_members(public_keys)
@@ -117,7 +116,7 @@ class Sealer:
             for number, public_key in enumerate(public_keys)
         ]
 
-    def seal(self, purpose: Purpose, receiver: int | None, payload: bytes) -> bytes:
+    def write(self, purpose: Purpose, receiver: int | None, payload: bytes) -> bytes:
         """Return an encoded envelope with the next counter."""
         with self._lock:
             self._counter += 1
@@ -125,21 +124,21 @@ class Sealer:
         session, keys = self.session, self._keys
         statement = _statement(purpose, self._number, receiver, counter, session, payload)
         chosen = keys if receiver is None else keys[receiver : receiver + 1] or [None]
-        seals = b"".join(_NO_SEAL if key is None else make_seal(key, statement) for key in chosen)
-        return encode(Envelope(self._number, receiver, counter, session, payload, seals))
+        macs = b"".join(_NO_MAC if key is None else make_mac(key, statement) for key in chosen)
+        return encode(Envelope(self._number, receiver, counter, session, payload, macs))
 
 
-def read_envelope(data: bytes, max_payload: int, num_seals: int) -> Envelope:
+def read_envelope(data: bytes, max_payload: int, num_macs: int) -> Envelope:
     """Decode an untrusted envelope without checking its MACs; raises `BadEncoding`."""
-    return decode(data, Envelope, max_payload + overhead(num_seals))
+    return decode(data, Envelope, max_payload + overhead(num_macs))
 
 
-def is_sealed(envelope: Envelope, purpose: Purpose, key: bytes, number: int) -> bool:
+def is_authentic(envelope: Envelope, purpose: Purpose, key: bytes, number: int) -> bool:
     """Return whether the envelope's MAC for member `number` and this purpose verifies under the shared key."""
-    own = slice(SEAL_SIZE * number, SEAL_SIZE * (number + 1))
-    seal = envelope.seals[own] if envelope.receiver is None else envelope.seals
+    own = slice(MAC_SIZE * number, MAC_SIZE * (number + 1))
+    mac = envelope.macs[own] if envelope.receiver is None else envelope.macs
     said = (envelope.sender, envelope.receiver, envelope.counter, envelope.session, envelope.payload)
-    return is_seal(key, seal, _statement(purpose, *said))
+    return is_mac(key, mac, _statement(purpose, *said))
 
 
 def _statement(

@@ -2,7 +2,7 @@
 
 The file consists of frames: length and CRC-32 of a record, 4 bytes each, then its canonical bytes. A torn frame at the
 end is detected and truncated at the next start. Blobs are logged by digest and stored elsewhere; only refused blobs,
-which the store does not keep, are logged whole. An incarnation (`life` in names) runs from one start to its end.
+which the store does not keep, are logged whole. An incarnation runs from one start to its end.
 """
 
 import os

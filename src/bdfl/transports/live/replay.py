@@ -57,7 +57,7 @@ class ReplayDiffers(BdflError):
 
 
 @dataclass(frozen=True)
-class ReplayedLife:
+class ReplayedIncarnation:
     """One incarnation of a node: from a start to its end, or to the end of its log."""
 
     first_height: int  # first height it worked on
@@ -72,7 +72,7 @@ class ReplayResult:
     """All incarnations, and the blocks they reproduce."""
 
     number: int
-    lives: tuple[ReplayedLife, ...]
+    incarnations: tuple[ReplayedIncarnation, ...]
     num_blocks: int  # stored blocks reproduced byte for byte
     not_recorded: tuple[int, ...]  # heights whose decision is not or only partly logged
 
@@ -112,13 +112,13 @@ def replay(
     """
     shared = VerificationCache() if cache is None else cache
     player: _Player | None = None
-    lives: list[ReplayedLife] = []
+    incarnations: list[ReplayedIncarnation] = []
     decided: set[int] = set()
     chain = start_chain(store.genesis, shared)
     for entry in _entries_of(log):
         if isinstance(entry, LogHeader):
             if player is not None:
-                lives.append(player.end())
+                incarnations.append(player.end())
             chain = _advance(chain, entry.height, store, shared)
             player = _Player(entry, chain, store, shared, decided, observer or Observer())
         elif player is None:
@@ -127,9 +127,9 @@ def replay(
             player.play(entry)
     if player is None:
         raise BrokenLog(f"{log}: empty, the log of a node expected")
-    lives.append(player.end())
+    incarnations.append(player.end())
     missing = tuple(height for height in range(1, store.height + 1) if height not in decided)
-    return ReplayResult(player.number, tuple(lives), len(decided), missing)
+    return ReplayResult(player.number, tuple(incarnations), len(decided), missing)
 
 
 def _entries_of(log: Path) -> Iterator[LogHeader | LoggedStep]:
@@ -141,7 +141,7 @@ def _entries_of(log: Path) -> Iterator[LogHeader | LoggedStep]:
 def _advance(chain: ChainState, height: int, store: Store, cache: VerificationCache) -> ChainState:
     """Return the chain at that height."""
     if height > store.height:
-        raise ReplayDiffers(f"a life began at block {height}, the store has {store.height}")
+        raise ReplayDiffers(f"an incarnation began at block {height}, the store has {store.height}")
     if height < chain.height:
         chain = start_chain(store.genesis, cache)
     for block in store.blocks(chain.height + 1):
@@ -195,11 +195,11 @@ class _Player:
             self._state, effects = step(self._context, self._state, event, entry.now_ns, entry.utc_ms)
         except ReplayDiffers as error:
             raise ReplayDiffers(
-                f"event {self._num_events} of the life from block {self._first_height}: {error}"
+                f"event {self._num_events} of the incarnation from block {self._first_height}: {error}"
             ) from None
         if self._tape.num_left:
             raise ReplayDiffers(
-                f"event {self._num_events} of the life from block {self._first_height}: "
+                f"event {self._num_events} of the incarnation from block {self._first_height}: "
                 f"{self._tape.num_left} recorded signatures that nothing needs"
             )
         self._observer.stepped(entry.now_ns, self.number, Transition(before, event, self._state, effects))
@@ -208,8 +208,8 @@ class _Player:
             if isinstance(effect, Commit):
                 self._compare(effect)
 
-    def end(self) -> ReplayedLife:
-        return ReplayedLife(
+    def end(self) -> ReplayedIncarnation:
+        return ReplayedIncarnation(
             self._first_height + 1, self._last_height, self._num_events, self._tape.num_given, self._is_whole
         )
 
@@ -240,7 +240,7 @@ class _Player:
 
     def _needed(self, blob: bytes, data: bytes | None) -> bytes:
         if data is None:
-            raise ReplayDiffers(f"blob {blob.hex()[:16]}: no longer in the store, needed to play a life again")
+            raise ReplayDiffers(f"blob {blob.hex()[:16]}: no longer in the store, needed to play an incarnation again")
         return data
 
     def _event_of(self, logged: LoggedEvent) -> Event | None:

@@ -17,8 +17,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class _SharedCache(LruCache[_Key, _Value]):
-    """A thread-safe memo."""
+class SharedLruCache(LruCache[_Key, _Value]):
+    """A thread-safe LRU cache."""
 
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(max_entries, max_bytes)
@@ -39,7 +39,7 @@ class SharedVerificationCache(VerificationCache):
     A computation may request other results but never its own, so there is no deadlock.
     """
 
-    cache_kind = _SharedCache
+    cache_kind = SharedLruCache
 
     def __init__(
         self,

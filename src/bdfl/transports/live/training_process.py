@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeAlias
 
 import msgspec
@@ -234,9 +233,7 @@ class TrainingProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _order(self, make: Callable[[int], TrainOrder | JudgeOrder], answer: Callable[..., None]) -> None:
@@ -283,10 +280,11 @@ class TrainingProcess:
             if not was_ready:
                 with self._state:
                     self._state.wait_for(lambda: self._tasks or self._is_closed)
-            self.num_restarts += 1
 
     def _begin(self) -> ChildProcess:
-        self._child = child = ChildProcess(*_WORKER, max_bytes=MAX_BYTES)
+        child = ChildProcess(*_WORKER, max_bytes=MAX_BYTES)
+        self.num_restarts += self._child is not None
+        self._child = child
         child.post(self._setup)
         for task in self._tasks.values():
             child.post(task.order)

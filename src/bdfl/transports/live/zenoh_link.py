@@ -23,7 +23,7 @@ from bdfl.transports.interfaces import LiveObserver, Receiver, Transition
 from bdfl.transports.live.admission import AdmissionControl, Bucket, MutedSenders, Refusal, Refused, ThrottledSenders
 from bdfl.transports.live.blob_client import BlobClient
 from bdfl.transports.live.blob_transfer import Absent, Answer, NotYet, Piece
-from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
+from bdfl.transports.live.envelope import EnvelopeWriter, Keyring, PieceAnswer, PieceRequest, Purpose
 from bdfl.transports.live.queues import Outbox
 from bdfl.transports.live.subscriptions import Senders
 from bdfl.transports.live.zenoh_config import Line, line_of
@@ -55,7 +55,7 @@ class ZenohLink:
             ),
         )
         keyring = Keyring(settings.signer, settings.chain)
-        self._sealer = Sealer(keyring, settings.number, settings.life, settings.public_keys)
+        self._writer = EnvelopeWriter(keyring, settings.number, settings.incarnation, settings.public_keys)
         self._admission = AdmissionControl(keyring, settings.number, settings.limits)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -113,7 +113,7 @@ class ZenohLink:
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
         """Set the members by number; None: no longer a member. TLS follows at the next `reload`."""
         self._admission.set_members(public_keys)
-        self._sealer.set_members(public_keys)
+        self._writer.set_members(public_keys)
         self._session.members = self._admission.members  # excludes this node: no session may send under its name
         self._wake_muter()
         if self._session.is_open:
@@ -203,7 +203,7 @@ class ZenohLink:
                     self._wake_muter()
 
     def _begin_session(self, name: str) -> None:
-        self._sealer.session = name
+        self._writer.session = name
 
     def _end_session(self) -> None:
         with self._presence_lock:
@@ -214,7 +214,7 @@ class ZenohLink:
         if not self._session.is_open:
             self._count("unsent_closed")
             return
-        data = self._sealer.seal(Purpose.MESSAGE, to, payload)
+        data = self._writer.write(Purpose.MESSAGE, to, payload)
         if not self._session.put(to, data):
             self._count("unsent_closed")
             return
@@ -265,7 +265,7 @@ class ZenohLink:
                 piece=None if piece is None else digest(piece),
                 wait_ns=answer.wait_ns if isinstance(answer, NotYet) else None,
             )
-            envelope = self._sealer.seal(Purpose.ANSWER, line.member, encode(said))
+            envelope = self._writer.write(Purpose.ANSWER, line.member, encode(said))
             self._session.reply(query, line, envelope, piece or b"")
             if piece is not None:
                 self._count("served")
@@ -288,7 +288,7 @@ class ZenohLink:
         return Piece(offer.data[request.offset : end])
 
     def _ask(self, holder: int, request: PieceRequest, on_answer: Callable[[Answer], None]) -> None:
-        data = self._sealer.seal(Purpose.REQUEST, holder, encode(request))
+        data = self._writer.write(Purpose.REQUEST, holder, encode(request))
         asked = digest(data)
         self._session.ask(holder, data, lambda sample: self._read_answer(holder, asked, sample), on_answer)
         self._count("asked")
@@ -311,7 +311,7 @@ class ZenohLink:
     def _hear_presence(self, sample: zenoh.Sample) -> None:
         key = str(sample.key_expr)
         line, session = line_of(key), key.rpartition("/")[0].rpartition("/")[2]
-        if self._is_closed or line is None or session == self._sealer.session:
+        if self._is_closed or line is None or session == self._writer.session:
             return
         known = self._admission.members | {self._settings.number}
         if line.member not in known or (line.relay is not None and line.relay not in known):

@@ -47,7 +47,7 @@ class LinkSettings:
     signer: Signer = field(repr=False)
     chain: bytes
     public_keys: Sequence[bytes | None]  # by member; None: no longer one
-    life: int  # restart counter: higher at each start of the node
+    incarnation: int  # restart counter: higher at each start of the node
     listen: tuple[str, ...]  # empty: a client of one of the peers, a listening member or an access point
     peers: tuple[str, ...]
     tls: TlsFiles | None  # None: plain TCP, for tests

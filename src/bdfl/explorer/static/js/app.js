@@ -6,7 +6,7 @@ import { sayCount } from "./format.js";
 import { NAVIGATION, PAGES } from "./pages.js";
 import { Replay, drawReplayBar } from "./replay.js";
 import { currentRoute, currentRun, go, href, link, startRouter } from "./router.js";
-import { StoryStore } from "./story.js";
+import { RoundStore } from "./rounds.js";
 
 const THEMES = ["system", "light", "dark"];
 const LIVE_CHECK_MS = 15000; // whether a live run has ended
@@ -19,7 +19,7 @@ const THEME_ICONS = {
 
 /**
  * One run being looked at: its overview, rounds, replay and connection.
- * @type {{run: number, overview: Object, story: StoryStore, replay: Replay, status: Object|null, isConnected: boolean|null,
+ * @type {{run: number, overview: Object, rounds: RoundStore, replay: Replay, status: Object|null, isConnected: boolean|null,
  *   whyGone: string|null, listeners: Object<string, Set<Function>>, stop: () => void}|null}
  */
 let session = null;
@@ -141,7 +141,7 @@ function searchField() {
 }
 
 function findTarget(text) {
-  const { overview, replay, story } = session;
+  const { overview, replay, rounds } = session;
   const height = /^(?:block\s*|#)?(\d{1,12})$/.exec(text);
   if (height && Number(height[1]) >= 1 && Number(height[1]) <= replay.tip) return `/block/${Number(height[1])}`;
   const numbered = /^(?:client\s*|c)(\d{1,9})$/.exec(text);
@@ -149,8 +149,8 @@ function findTarget(text) {
   const named = overview.clients.find((client) => client.name.toLowerCase() === text);
   if (named) return `/client/${named.client}`;
   const prefix = text.slice(0, 12);
-  const index = prefix.length >= 4 && story.whole.digest ? story.whole.digest.findIndex((digest) => digest && (digest.startsWith(prefix) || prefix.startsWith(digest))) : -1;
-  return index >= 0 ? `/block/${story.whole.round[index]}` : null;
+  const index = prefix.length >= 4 && rounds.whole.digest ? rounds.whole.digest.findIndex((digest) => digest && (digest.startsWith(prefix) || prefix.startsWith(digest))) : -1;
+  return index >= 0 ? `/block/${rounds.whole.round[index]}` : null;
 }
 
 function drawState() {
@@ -231,12 +231,12 @@ async function openSession(run) {
   if (session) session.stop();
   session = null;
   const overview = await getJson(`/index.json?run=${run}`);
-  const story = new StoryStore(run);
-  const replay = new Replay(story, overview.height, overview.is_live);
+  const rounds = new RoundStore(run);
+  const replay = new Replay(rounds, overview.height, overview.is_live);
   const opened = {
     run,
     overview,
-    story,
+    rounds,
     replay,
     status: overview.status || null,
     isConnected: null,
@@ -251,7 +251,7 @@ async function openSession(run) {
   drawReplayBar(document.getElementById("replay"), replay);
   replay.on("state", drawState);
   replay.on("position", drawNavigation);
-  story.load().catch(() => {}); // the page that needs it says so
+  rounds.load().catch(() => {}); // the page that needs it says so
   opened.stopWatching = overview.is_live ? watchSession(opened) : () => {};
   const stopLooking = lookForLife(opened);
   opened.stop = () => {
@@ -278,7 +278,7 @@ function lookForLife(opened) {
       const isOther = overview.is_live !== opened.overview.is_live;
       const isGrown = overview.height > opened.overview.height;
       opened.overview = overview;
-      if (isGrown) opened.story.refresh();
+      if (isGrown) opened.rounds.refresh();
       opened.replay.isLive = overview.is_live;
       opened.replay.grow(overview.height);
       if (isOther) {
@@ -309,7 +309,7 @@ function watchSession(opened) {
     try {
       opened.overview = await getJson(`/index.json?run=${opened.run}`);
       opened.status = opened.overview.status || opened.status;
-      opened.story.refresh();
+      opened.rounds.refresh();
       opened.replay.grow(opened.overview.height);
       opened.replay.isLive = opened.overview.is_live;
       if (session === opened) {
@@ -324,7 +324,7 @@ function watchSession(opened) {
   return watch(opened.run, {
     block: (message) => {
       opened.overview = { ...opened.overview, ...message.overview };
-      opened.story.append(message.story);
+      opened.rounds.append(message.rounds);
       opened.replay.grow(opened.overview.height);
       if (session !== opened) return;
       if (message.overview && message.overview.problems) drawBanner();
@@ -381,7 +381,7 @@ function makeContext(opened, signal) {
   }
   return {
     run: opened.run,
-    story: opened.story,
+    rounds: opened.rounds,
     replay: opened.replay,
     signal,
     get overview() {
@@ -412,7 +412,7 @@ function makeContext(opened, signal) {
     },
     onPosition: (listener) => until(opened.replay.on("position", listener)),
     onFrame: (listener) => until(opened.replay.on("frame", listener)),
-    onRows: (listener) => until(opened.story.onRows(listener)),
+    onRows: (listener) => until(opened.rounds.onRows(listener)),
     onStatus: (listener) => listen("status", listener),
     onOverview: (listener) => listen("overview", listener),
   };

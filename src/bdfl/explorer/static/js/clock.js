@@ -22,7 +22,7 @@ export function roundNow(context) {
   }
   const isInside = position < tip && (replay.isPlaying || replay.progress > 0 || position === 0);
   if (!isInside) return { round: position, isUnderWay: false, phase: null, progress: 1, isLive: false };
-  const row = context.story.row(position + 1);
+  const row = context.rounds.row(position + 1);
   const shares = phaseShares(row);
   let left = replay.progress;
   let index = 0;
@@ -87,7 +87,7 @@ export class RoundClock {
   draw() {
     const { context } = this;
     const now = roundNow(context);
-    const row = now.isLive ? context.story.nearestRow(context.tip) : context.story.row(now.round);
+    const row = now.isLive ? context.rounds.nearestRow(context.tip) : context.rounds.row(now.round);
     const key = `${now.round} ${now.isLive} ${row ? row.round : "none"}`;
     if (key !== this.key) {
       this.key = key;

@@ -277,7 +277,7 @@ function scheduleCard(title, schedule, overview, note, budgets, reports) {
   const numbers = schedule.mining_hz.map((_, client) => client).filter((client) => schedule.selected.includes(client) || schedule.mining_hz[client] > 0 || budgets.has(client));
   return card(
     `${title}: round ${sayCount(schedule.round)}`,
-    { note, tools: [link(`/desk/${schedule.round}`, "At the desk", { class: "button" })] },
+    { note, tools: [link(`/what-if/${schedule.round}`, "What if", { class: "button" })] },
     isIdle ? notice("warn", `Nobody trains: ${schedule.reason}`) : null,
     isKnown(schedule.objective) ? element("p", { class: "objective" }, "Objective ", element("b", {}, sayNumber(schedule.objective, 5)), element("span", { class: "muted" }, " = V · delay − queues served")) : null,
     table({

@@ -5,10 +5,10 @@ import { badge, button, element, emptyState, hashText, replaceContent, table } f
 import { sayAge, sayCount, sayNumber, sayPercent, sayPlural, saySeconds, sayUtc } from "./format.js";
 import { clientLink, clientName, inRun, pageHead } from "./page_parts.js";
 import { link, rewriteQuery } from "./router.js";
-import { FLAG } from "./story.js";
+import { FLAG } from "./rounds.js";
 
 const BLOCKS_A_PAGE = 50;
-const ROUNDS_A_LOOK = 4000; // rows of the story that are searched at once
+const ROUNDS_A_LOOK = 4000; // rows of the rounds that are searched at once
 
 const BLOCK_FILTERS = [
   ["", "all blocks", () => true],
@@ -39,7 +39,7 @@ function hasBlocks(overview) {
 
 function blockCells(row, overview) {
   return [
-    link(hasBlocks(overview) ? `/block/${row.height}` : `/desk/${row.height}`, sayCount(row.height), { class: "strong-link" }),
+    link(hasBlocks(overview) ? `/block/${row.height}` : `/what-if/${row.height}`, sayCount(row.height), { class: "strong-link" }),
     ...(hasBlocks(overview) ? [element("span", {}, sayUtc(row.time_ms).replace(/\.\d+ UTC$/, ""), " ", element("small", { class: "muted" }, sayAge(row.time_ms))), hashText(row.digest, 12), clientLink(overview, row.proposer)] : []),
     sayPercent(row.accuracy),
     saySeconds(row.delay_s),
@@ -50,7 +50,7 @@ function blockCells(row, overview) {
   ];
 }
 
-/** The flags that /story.json would give to a row of /blocks.json. */
+/** The flags that /rounds.json would give to a row of /blocks.json. */
 function flagsOf(row) {
   return (row.offenders.length ? FLAG.evidence : 0) | (row.change ? FLAG.membership : 0) | (row.reason ? FLAG.infeasible : 0) | (row.problem ? FLAG.problem : 0);
 }
@@ -65,9 +65,9 @@ async function searchHeights(context, passes, last) {
   }
   for (let end = last; end >= 1 && found.length <= BLOCKS_A_PAGE; end -= ROUNDS_A_LOOK) {
     const first = Math.max(1, end - ROUNDS_A_LOOK + 1);
-    const story = context.story.whole.bucket === 1 && context.story.isLoaded ? context.story.whole : await getJson(inRun(`/story.json?first=${first}&last=${end}&points=${ROUNDS_A_LOOK}`), context.signal);
-    for (let index = story.round.length - 1; index >= 0 && found.length <= BLOCKS_A_PAGE; index -= 1) {
-      const row = { round: story.round[index], proposer: story.proposer[index], flags: story.flags[index], is_empty: story.is_empty[index], attempt: story.attempt[index] };
+    const rounds = context.rounds.whole.bucket === 1 && context.rounds.isLoaded ? context.rounds.whole : await getJson(inRun(`/rounds.json?first=${first}&last=${end}&points=${ROUNDS_A_LOOK}`), context.signal);
+    for (let index = rounds.round.length - 1; index >= 0 && found.length <= BLOCKS_A_PAGE; index -= 1) {
+      const row = { round: rounds.round[index], proposer: rounds.proposer[index], flags: rounds.flags[index], is_empty: rounds.is_empty[index], attempt: rounds.attempt[index] };
       if (row.round >= first && row.round <= end && passes(row)) found.push(row.round);
     }
   }
@@ -104,7 +104,7 @@ export async function showBlocks(root, route, context) {
   };
   replaceContent(
     root,
-    pageHead({ title: hasBlocks(overview) ? "Blocks" : "Rounds", lead: hasBlocks(overview) ? "Newest first, up to where the replay stands." : "This is the record of a simulation: rounds without a chain. Each opens at the scheduler desk.", json: inRun("/blocks.json") }),
+    pageHead({ title: hasBlocks(overview) ? "Blocks" : "Rounds", lead: hasBlocks(overview) ? "Newest first, up to where the replay stands." : "This is the record of a simulation: rounds without a chain. Each opens its what-if page.", json: inRun("/blocks.json") }),
     element(
       "div",
       { class: "filter-row" },

@@ -26,7 +26,7 @@ export async function showClient(root, route, context) {
   const numRounds = rounds.count.length ? Math.max(0, (document.until ?? overview.height) - document.since + 1) : 0;
   const place = overview.clients.findIndex((client) => client.client === number);
   const neighbour = (step) => (overview.clients[place + step] ? [`/client/${overview.clients[place + step].client}`, overview.clients[place + step].name] : null);
-  const group = new ChartGroup({ signal: context.signal, isTimed: false, onPick: (round) => go(overview.chain === null ? `/desk/${round}` : `/block/${round}`) });
+  const group = new ChartGroup({ signal: context.signal, isTimed: false, onPick: (round) => go(overview.chain === null ? `/what-if/${round}` : `/block/${round}`) });
   const meanShare = meanOf(rounds.energy_j.map((energy, row) => (rounds.budget_j[row] > 0 && isKnown(energy) ? energy / rounds.budget_j[row] : null)));
   replaceContent(
     root,

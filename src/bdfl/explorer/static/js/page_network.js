@@ -387,7 +387,7 @@ class NetworkMap {
 /** Whether a client mined the block of the round on show; while live, the newest block. */
 function isWinnerNow(client, now, context) {
   if (now.isLive) {
-    const row = context.story.row(context.tip);
+    const row = context.rounds.row(context.tip);
     return row !== null && row.proposer === client.client;
   }
   return client.is_winner && (!now.isUnderWay || now.phase === "vote");

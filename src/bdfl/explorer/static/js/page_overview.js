@@ -7,7 +7,7 @@ import { isKnown, sayBytes, sayCount, sayNumber, sayPercent, sayPlural, saySecon
 import { inRun, twinAddress } from "./page_parts.js";
 import { Ribbon } from "./ribbon.js";
 import { href } from "./router.js";
-import { countRowsUntil } from "./story.js";
+import { countRowsUntil } from "./rounds.js";
 
 const MOST_CURVES = 8; // clients; more become heat strips
 const STATES = {
@@ -59,9 +59,9 @@ function largestPart(row) {
 
 /** What is known at the position, in numbers. */
 function drawNumbers(place, context) {
-  const { overview, position, story } = context;
-  const row = position > 0 ? story.nearestRow(position) : null;
-  const whole = story.whole;
+  const { overview, position, rounds } = context;
+  const row = position > 0 ? rounds.nearestRow(position) : null;
+  const whole = rounds.whole;
   const rows = countRowsUntil(whole, position);
   let best = null;
   let bestRound = null;
@@ -98,7 +98,7 @@ function drawNumbers(place, context) {
 
 /** State of every client in the round on show. */
 function clientStates(context, now) {
-  const { overview, story, status } = context;
+  const { overview, rounds, status } = context;
   if (now.isLive && status) {
     const byNumber = new Map(status.nodes.map((node) => [node.number, node]));
     return overview.clients.map((client) => {
@@ -111,7 +111,7 @@ function clientStates(context, now) {
       return "online";
     });
   }
-  const row = story.row(now.round);
+  const row = rounds.row(now.round);
   const offline = new Map(status && context.replay.isFollowing ? status.nodes.filter((node) => !node.is_online).map((node) => [node.number, node.state || "offline"]) : []);
   return overview.clients.map((client, number) => {
     if (offline.has(client.client)) return offline.get(client.client);
@@ -151,7 +151,7 @@ class ClientChips {
     const { context } = this;
     const now = roundNow(context);
     const states = clientStates(context, now);
-    const row = context.story.nearestRow(context.position);
+    const row = context.rounds.nearestRow(context.position);
     const reasons = new Map((context.status ? context.status.nodes : []).map((node) => [node.number, node.state === "working" ? "" : node.reason]));
     context.overview.clients.forEach((client, number) => {
       const chip = this.chips[number];
@@ -301,16 +301,16 @@ class ChartFeed {
   }
 
   draw() {
-    const { whole } = this.context.story;
-    const story = this.detail || whole;
+    const { whole } = this.context.rounds;
+    const rounds = this.detail || whole;
     const end = whole.round.length - 1;
     const reach = end < 0 ? null : { round: whole.round[end], time_s: whole.time_s[end] };
-    this.group.setData(story === whole ? this.copyOfWhole() : story, countRowsUntil(story, this.context.position), reach);
+    this.group.setData(rounds === whole ? this.copyOfWhole() : rounds, countRowsUntil(rounds, this.context.position), reach);
   }
 
   /** Live rows are appended in place: the group must see another object to make its columns anew. */
   copyOfWhole() {
-    const { whole } = this.context.story;
+    const { whole } = this.context.rounds;
     if (!this.copy || this.copy.of !== whole || this.copy.length !== whole.round.length) this.copy = { of: whole, length: whole.round.length, data: { ...whole } };
     return this.copy.data;
   }
@@ -318,8 +318,8 @@ class ChartFeed {
   onZoom(first, last, isWhole) {
     window.clearTimeout(this.timer);
     if (this.controller) this.controller.abort();
-    const { story } = this.context;
-    if (isWhole || story.whole.bucket === 1) {
+    const { rounds } = this.context;
+    if (isWhole || rounds.whole.bucket === 1) {
       if (this.detail) {
         this.detail = null;
         this.draw();
@@ -328,13 +328,13 @@ class ChartFeed {
     }
     const room = Math.ceil((last - first) / 2);
     const from = Math.max(1, first - room);
-    const to = Math.min(story.whole.last, last + room);
+    const to = Math.min(rounds.whole.last, last + room);
     const detail = this.detail;
     if (detail && detail.first <= first && detail.last >= last && (detail.bucket === 1 || detail.last - detail.first <= 3 * (to - from))) return;
     this.timer = window.setTimeout(async () => {
       this.controller = new AbortController();
       try {
-        this.detail = await story.window(from, to, this.controller.signal);
+        this.detail = await rounds.window(from, to, this.controller.signal);
         this.draw();
       } catch (error) {
         if (error.name !== "AbortError") this.detail = null; // the coarse rows stay
@@ -422,7 +422,7 @@ export async function showOverview(root, route, context) {
   context.onOverview(drawAllSoon);
   drawAll();
   try {
-    await context.story.load();
+    await context.rounds.load();
   } catch (error) {
     if (!context.signal.aborted) numbers.after(notice("bad", error.message));
   }

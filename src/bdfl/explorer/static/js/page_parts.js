@@ -1,4 +1,4 @@
-/* Parts that the pages of blocks, clients, models, the desk and comparisons share. */
+/* Parts that the pages of blocks, clients, models, what-if and comparisons share. */
 
 import { isExported } from "./data.js";
 import { badge, element, hashText, replaceContent } from "./dom.js";

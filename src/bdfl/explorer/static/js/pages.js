@@ -4,7 +4,7 @@
  *   root     an empty element of class "page"; put an <h1> into it as early as possible (it receives the focus)
  *   route    {page, path, height, client, query}: see router.js
  *   context  see `makeContext` in app.js:
- *     run, overview (the newest /index.json), story (StoryStore: rows by height, windows for charts),
+ *     run, overview (the newest /index.json), rounds (RoundStore: rows by height, windows for charts),
  *     position (height shown in replay), tip, progress (0..1 of the round after `position`), isReplay, status,
  *     signal (aborted when the page is left: give it to getJson, addEventListener, …),
  *     setPosition(height), onPosition(f), onFrame(f), onRows(f), onStatus(f), onOverview(f): f() is called until the page
@@ -20,7 +20,7 @@ import { showBlocks } from "./page_blocks.js";
 import { showBlock } from "./page_block.js";
 import { showClient } from "./page_client.js";
 import { showModel } from "./page_model.js";
-import { showDesk } from "./page_desk.js";
+import { showWhatIf } from "./page_what_if.js";
 import { showCompare } from "./page_compare.js";
 
 /** page name → [title, show] */
@@ -31,7 +31,7 @@ export const PAGES = {
   block: [(route) => `Block ${route.height}`, showBlock],
   client: [(route) => `Client ${route.client}`, showClient],
   model: [(route) => `Model after block ${route.height}`, showModel],
-  desk: [(route) => (route.height === null ? "Scheduler desk" : `Scheduler desk, round ${route.height}`), showDesk],
+  "what-if": [(route) => (route.height === null ? "What if" : `What if, round ${route.height}`), showWhatIf],
   compare: [() => "Compare", showCompare],
 };
 
@@ -42,6 +42,6 @@ export const NAVIGATION = [
   [["blocks", "block"], "Blocks", () => "/blocks"],
   [["client"], "Clients", () => "/client/0"],
   [["model"], "Models", (position) => `/model/${position}`],
-  [["desk"], "Scheduler desk", () => "/desk"],
+  [["what-if"], "What if", () => "/what-if"],
   [["compare"], "Compare", () => "/compare"],
 ];

@@ -20,9 +20,9 @@ export function isMotionReduced() {
 
 /** The position all pages share. `position` is the height of the newest block shown. */
 export class Replay {
-  /** @param {import("./story.js").StoryStore} story @param {number} tip @param {boolean} isLive */
-  constructor(story, tip, isLive) {
-    this.story = story;
+  /** @param {import("./rounds.js").RoundStore} rounds @param {number} tip @param {boolean} isLive */
+  constructor(rounds, tip, isLive) {
+    this.rounds = rounds;
     this.tip = tip;
     this.isLive = isLive;
     this.position = tip;
@@ -112,8 +112,8 @@ export class Replay {
 
   /** How long the round after `position` takes on the wall at speed 1: in proportion to its delay. */
   roundSeconds(height) {
-    const whole = this.story.whole;
-    const row = this.story.nearestRow(height);
+    const whole = this.rounds.whole;
+    const row = this.rounds.nearestRow(height);
     const num = whole.last - whole.first + 1;
     const mean_s = whole.round.length ? whole.time_s[whole.round.length - 1] / Math.max(1, num) : 0;
     if (!row || !(row.delay_s > 0) || !(mean_s > 0)) return ROUND_S;
@@ -161,7 +161,7 @@ export class Replay {
   /** The modelled time at the position, in seconds. */
   time_s() {
     if (this.position === 0) return 0;
-    const row = this.story.nearestRow(this.position);
+    const row = this.rounds.nearestRow(this.position);
     return row ? row.time_s : null;
   }
 
@@ -220,7 +220,7 @@ export function drawReplayBar(place, replay) {
     range.disabled = replay.tip === 0;
     const time_s = replay.time_s();
     setText(height, `Block ${sayCount(replay.position)} of ${sayCount(replay.tip)}`);
-    setText(time, time_s === null ? "\u00a0" : `${saySeconds(time_s, 4)} ${replay.story.whole.is_measured ? "measured" : "modelled"}`);
+    setText(time, time_s === null ? "\u00a0" : `${saySeconds(time_s, 4)} ${replay.rounds.whole.is_measured ? "measured" : "modelled"}`);
     range.setAttribute("aria-valuetext", `block ${replay.position} of ${replay.tip}`);
     setText(live, replay.isLive ? "Live" : "End");
     live.title = replay.isLive ? "Follow the newest block" : "Go to the newest block";
@@ -238,6 +238,6 @@ export function drawReplayBar(place, replay) {
   }
   replay.on("position", draw);
   replay.on("state", draw);
-  replay.story.onRows(draw);
+  replay.rounds.onRows(draw);
   draw();
 }

@@ -4,7 +4,7 @@ import { element, replaceContent, setText, shape } from "./dom.js";
 import { isKnown, sayCount, sayPercent, saySeconds } from "./format.js";
 import { PHASES, roundNow } from "./clock.js";
 import { href } from "./router.js";
-import { FLAG } from "./story.js";
+import { FLAG } from "./rounds.js";
 
 const MOST_PIXELS = 15000000; // wider elements are cut off by browsers
 const BEYOND_SIGHT = 4; // tiles drawn on either side of what is in sight
@@ -149,7 +149,7 @@ export class Ribbon {
   drawTile(height, now) {
     const { context } = this;
     const isPending = now !== null;
-    const row = isPending || height === 0 ? null : context.story.row(height);
+    const row = isPending || height === 0 ? null : context.rounds.row(height);
     const kind = isPending ? "pending" : height === 0 ? "genesis" : row ? "block" : "loading";
     let tile = this.tilesByHeight.get(height);
     if (!tile || tile.kind !== kind) {

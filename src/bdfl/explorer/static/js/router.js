@@ -5,7 +5,7 @@ import { isExported } from "./data.js";
 
 /**
  * @typedef {{page: string, path: string, height: number|null, client: number|null, query: URLSearchParams}} Route
- * `page` is overview, network, blocks, block, client, model, desk, compare or missing.
+ * `page` is overview, network, blocks, block, client, model, what-if, compare or missing.
  */
 
 const PATTERNS = [
@@ -15,8 +15,8 @@ const PATTERNS = [
   [/^\/block\/(\d{1,12})$/, "block", "height"],
   [/^\/client\/(\d{1,9})$/, "client", "client"],
   [/^\/model\/(\d{1,12})$/, "model", "height"],
-  [/^\/desk$/, "desk", null],
-  [/^\/desk\/(\d{1,12})$/, "desk", "height"],
+  [/^\/what-if$/, "what-if", null],
+  [/^\/what-if\/(\d{1,12})$/, "what-if", "height"],
   [/^\/compare$/, "compare", null],
 ];
 

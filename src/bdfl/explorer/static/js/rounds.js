@@ -14,52 +14,52 @@ const CLIENT_COLUMNS = ["energy_share", "queue", "count", "state"];
 /** The bits of a row's `flags`. */
 export const FLAG = { evidence: 1, membership: 2, infeasible: 4, problem: 8 };
 
-/** Rows `from` (included) to `to` (excluded) of a story, as a story. */
-export function sliceStory(story, from, to) {
-  const part = { ...story, clients: {} };
-  for (const name of COLUMNS) part[name] = story[name] ? story[name].slice(from, to) : null;
+/** Rows `from` (included) to `to` (excluded) of a rounds, as a rounds. */
+export function sliceRounds(rounds, from, to) {
+  const part = { ...rounds, clients: {} };
+  for (const name of COLUMNS) part[name] = rounds[name] ? rounds[name].slice(from, to) : null;
   for (const name of CLIENT_COLUMNS) {
-    const column = story.clients ? story.clients[name] : null;
+    const column = rounds.clients ? rounds.clients[name] : null;
     part.clients[name] = column ? column.slice(from, to) : null;
   }
   return part;
 }
 
 /** The number of rows whose round is at most `round`. */
-export function countRowsUntil(story, round) {
+export function countRowsUntil(rounds, round) {
   let low = 0;
-  let high = story.round.length;
+  let high = rounds.round.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (story.round[middle] <= round) low = middle + 1;
+    if (rounds.round[middle] <= round) low = middle + 1;
     else high = middle;
   }
   return low;
 }
 
 /** One row as an object; `accuracyBefore` is the newest one known, for blocks whose model nobody evaluated. */
-function rowOf(story, index) {
+function rowOf(rounds, index) {
   const row = { accuracyBefore: null };
-  for (let at = index; story.accuracy && at >= 0 && at > index - 100 && row.accuracyBefore === null; at -= 1) row.accuracyBefore = story.accuracy[at] ?? null;
-  for (const name of COLUMNS) row[name] = story[name] ? story[name][index] : null;
-  for (const name of CLIENT_COLUMNS) row[name] = story.clients && story.clients[name] ? story.clients[name][index] : null;
+  for (let at = index; rounds.accuracy && at >= 0 && at > index - 100 && row.accuracyBefore === null; at -= 1) row.accuracyBefore = rounds.accuracy[at] ?? null;
+  for (const name of COLUMNS) row[name] = rounds[name] ? rounds[name][index] : null;
+  for (const name of CLIENT_COLUMNS) row[name] = rounds.clients && rounds.clients[name] ? rounds.clients[name][index] : null;
   return row;
 }
 
-function emptyStory() {
-  const story = { first: 1, last: 0, num_rounds: 0, bucket: 1, is_measured: false, clients: {} };
-  for (const name of COLUMNS) story[name] = [];
-  for (const name of CLIENT_COLUMNS) story.clients[name] = [];
-  return story;
+function emptyRounds() {
+  const rounds = { first: 1, last: 0, num_rounds: 0, bucket: 1, is_measured: false, clients: {} };
+  for (const name of COLUMNS) rounds[name] = [];
+  for (const name of CLIENT_COLUMNS) rounds.clients[name] = [];
+  return rounds;
 }
 
-export class StoryStore {
+export class RoundStore {
   /** @param {number} run */
   constructor(run) {
     this.run = run;
-    this.whole = emptyStory();
+    this.whole = emptyRounds();
     this.rows = new Map(); // height → row of the whole run, made when asked for
-    this.chunks = new Map(); // number of the piece → story, or a promise of one
+    this.chunks = new Map(); // number of the piece → rounds, or a promise of one
     this.wanted = new Map(); // number of a piece → when it was last looked for
     this.wantTimer = 0;
     this.listeners = new Set();
@@ -81,10 +81,10 @@ export class StoryStore {
   /** Asks for the whole run once; later calls wait for the same answer. */
   load() {
     if (!this.loading) {
-      this.loading = getJson(`/story.json?run=${this.run}`).then(
-        (story) => {
-          this.takeWhole(story);
-          return story;
+      this.loading = getJson(`/rounds.json?run=${this.run}`).then(
+        (rounds) => {
+          this.takeWhole(rounds);
+          return rounds;
         },
         (error) => {
           this.loading = null;
@@ -95,15 +95,15 @@ export class StoryStore {
     return this.loading;
   }
 
-  takeWhole(story) {
+  takeWhole(rounds) {
     // Blocks that came by event while the document was on its way are newer than it.
     const old = this.whole;
-    this.whole = story.round && story.round.length ? story : emptyStory();
+    this.whole = rounds.round && rounds.round.length ? rounds : emptyRounds();
     this.rows.clear();
     this.isLoaded = true;
     if (this.whole.bucket === 1) {
       for (let index = countRowsUntil(old, this.whole.last); old.bucket === 1 && index < old.round.length; index += 1) {
-        this.pushRow(sliceStory(old, index, index + 1));
+        this.pushRow(sliceRounds(old, index, index + 1));
       }
     }
     this.tell();
@@ -123,7 +123,7 @@ export class StoryStore {
     this.whole.is_measured = one.is_measured;
   }
 
-  /** A block arrived: `one` is a story of one row. */
+  /** A block arrived: `one` is a rounds of one row. */
   append(one) {
     if (!one || !one.round || !one.round.length) return;
     const round = one.round[0];
@@ -139,7 +139,7 @@ export class StoryStore {
     this.refreshTimer = window.setTimeout(async () => {
       this.refreshTimer = 0;
       try {
-        this.takeWhole(await getJson(`/story.json?run=${this.run}`));
+        this.takeWhole(await getJson(`/rounds.json?run=${this.run}`));
       } catch {
         // the connection's own state says so
       }
@@ -180,9 +180,9 @@ export class StoryStore {
     return null;
   }
 
-  searchRow(story, height) {
-    const index = countRowsUntil(story, height) - 1;
-    return index >= 0 && story.round[index] === height ? rowOf(story, index) : null;
+  searchRow(rounds, height) {
+    const index = countRowsUntil(rounds, height) - 1;
+    return index >= 0 && rounds.round[index] === height ? rowOf(rounds, index) : null;
   }
 
   /** Asks for a piece once nobody flies past it any more: a fast scroll wants hundreds for a moment each. */
@@ -201,14 +201,14 @@ export class StoryStore {
   async fetchChunk(number) {
     const first = number * CHUNK + 1;
     const last = Math.min(first + CHUNK - 1, this.whole.last);
-    const path = `/story.json?run=${this.run}&first=${first}&last=${last}&points=${CHUNK}`;
+    const path = `/rounds.json?run=${this.run}&first=${first}&last=${last}&points=${CHUNK}`;
     if (!hasDocument(path)) return;
     const promise = getJson(path);
     this.chunks.set(number, promise);
     try {
-      const story = await promise;
+      const rounds = await promise;
       if (this.chunks.get(number) !== promise) return;
-      this.chunks.set(number, story);
+      this.chunks.set(number, rounds);
       for (const old of this.chunks.keys()) {
         if (this.chunks.size <= MOST_CHUNKS) break;
         this.chunks.delete(old);
@@ -221,7 +221,7 @@ export class StoryStore {
 
   /** Rows for charts over the rounds `first` to `last`: finer than the whole run's where that helps. */
   async window(first, last, signal) {
-    const path = `/story.json?run=${this.run}&first=${first}&last=${last}&points=${MOST_ROWS}`;
+    const path = `/rounds.json?run=${this.run}&first=${first}&last=${last}&points=${MOST_ROWS}`;
     if (this.whole.bucket === 1 || isExported()) return this.whole;
     return getJson(path, signal);
   }

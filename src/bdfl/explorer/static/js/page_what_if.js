@@ -1,4 +1,4 @@
-/* The scheduler desk: a round's problem, what every scheduler would do with it, and what changes when the problem does. */
+/* What-if: a round's problem, what every scheduler would do with it, and what changes when the problem does. */
 
 import { curveColour } from "./charts.js";
 import { DataError, getJson, hasDocument, isExported } from "./data.js";
@@ -8,14 +8,14 @@ import { clientLink, clientName, debounced, inRun, legendOf, pageHead, shareBar,
 import { planeFigure } from "./plane.js";
 import { rewriteQuery } from "./router.js";
 
-const DESK_WAIT_MS = 120;
+const WHAT_IF_WAIT_MS = 120;
 const FRONTIER_WAIT_MS = 2000;
 const SLIDER_STEPS = 400;
 
 /** How far a slider goes from what is recorded: by a factor, of decibels by a sum. The number field takes all. */
-const DESK_SPANS = { tradeoff: 1000, budget_scale: 30, energy_budget_j: 100, bandwidth_hz: 100, work_scale: 30, gain_db: 40 };
+const WHAT_IF_SPANS = { tradeoff: 1000, budget_scale: 30, energy_budget_j: 100, bandwidth_hz: 100, work_scale: 30, gain_db: 40 };
 
-const DESK_CONTROLS = [
+const WHAT_IF_CONTROLS = [
   ["tradeoff", "V, delay against fairness", "Small V serves whoever waited longest; large V serves whoever is fast."],
   ["budget_scale", "Energy budgets, scaled", "All budgets of the round times this."],
   ["energy_budget_j", "Energy budget, the same for all", "In place of what the clients reported."],
@@ -24,25 +24,25 @@ const DESK_CONTROLS = [
   ["gain_db", "Channel of", "One client's channel gain."],
 ];
 
-export async function showDesk(root, route, context) {
+export async function showWhatIf(root, route, context) {
   const { overview } = context;
   const settings = {};
-  for (const [name] of DESK_CONTROLS) settings[name] = numberIn(route.query.get(name));
+  for (const [name] of WHAT_IF_CONTROLS) settings[name] = numberIn(route.query.get(name));
   settings.client = numberIn(route.query.get("client"));
   if (settings.gain_db !== null && settings.client === null) settings.client = overview.clients[0]?.client ?? 0;
   let results = null;
   let takeRecorded = () => {};
   let asRecorded = null; // the same round without changes
-  const resultPlace = element("div", { class: "desk-results", "aria-live": "off" });
-  const announce = element("p", { class: "desk-now", role: "status" });
-  const controlPlace = element("form", { class: "card desk-controls", "aria-label": "The round's problem", on: { submit: (event) => event.preventDefault() } });
-  replaceContent(root, pageHead({ title: "Scheduler desk", lead: "Reading the round…" }), element("div", { class: "desk" }, controlPlace, resultPlace));
+  const resultPlace = element("div", { class: "what-if-results", "aria-live": "off" });
+  const announce = element("p", { class: "what-if-now", role: "status" });
+  const controlPlace = element("form", { class: "card what-if-controls", "aria-label": "The round's problem", on: { submit: (event) => event.preventDefault() } });
+  replaceContent(root, pageHead({ title: "What if", lead: "Reading the round…" }), element("div", { class: "what-if" }, controlPlace, resultPlace));
 
   function address() {
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(settings)) if (value !== null && (name !== "client" || settings.gain_db !== null)) query.set(name, String(value));
     const text = query.toString();
-    return inRun(`${route.height === null ? "/desk.json" : `/desk/${route.height}.json`}${text ? `?${text}` : ""}`);
+    return inRun(`${route.height === null ? "/what-if.json" : `/what-if/${route.height}.json`}${text ? `?${text}` : ""}`);
   }
 
   // One question at a time, or a slow answer would be followed by all that were asked meanwhile. An answer to a question
@@ -89,14 +89,14 @@ export async function showDesk(root, route, context) {
   const update = debounced(() => {
     rewriteQuery({ ...settings, client: settings.gain_db === null ? null : settings.client });
     askAgain();
-  }, DESK_WAIT_MS);
+  }, WHAT_IF_WAIT_MS);
 
   let document;
   try {
-    if (!hasDocument(address())) throw new DataError("This export holds no desk for this round: `bdfl explore` on the run folder has all of them.", 404);
+    if (!hasDocument(address())) throw new DataError("This export holds no what-if page for this round: `bdfl explore` on the run folder has all of them.", 404);
     document = await ask();
   } catch (error) {
-    if (!DESK_CONTROLS.some(([name]) => settings[name] !== null)) throw error;
+    if (!WHAT_IF_CONTROLS.some(([name]) => settings[name] !== null)) throw error;
     for (const name of Object.keys(settings)) settings[name] = null; // an old or hand-made address
     document = await ask();
     replaceContent(announce, error.message);
@@ -104,7 +104,7 @@ export async function showDesk(root, route, context) {
   asRecorded = document;
   if (hasChanges(document)) {
     const { height } = document;
-    getJson(inRun(`/desk/${height}.json`), context.signal).then(
+    getJson(inRun(`/what-if/${height}.json`), context.signal).then(
       (found) => {
         asRecorded = found;
         takeRecorded();
@@ -116,12 +116,12 @@ export async function showDesk(root, route, context) {
   const { height } = document;
   root.firstChild.replaceWith(
     pageHead({
-      title: `Scheduler desk: round ${sayCount(height)}`,
+      title: `What if: round ${sayCount(height)}`,
       badges: [document.is_next ? badge("not played yet", "info") : null],
       lead: isExported() ? "What every scheduler would choose in this round, and what it costs." : "Change the round's problem and see at once what every scheduler would choose, and what it costs. Nothing here changes the chain.",
       json: address(),
-      previous: height > 1 ? [`/desk/${height - 1}`, `round ${sayCount(height - 1)}`] : null,
-      next: document.is_next ? null : [`/desk/${height + 1}`, `round ${sayCount(height + 1)}`],
+      previous: height > 1 ? [`/what-if/${height - 1}`, `round ${sayCount(height - 1)}`] : null,
+      next: document.is_next ? null : [`/what-if/${height + 1}`, `round ${sayCount(height + 1)}`],
     }),
   );
   const setting = (name, value) => {
@@ -148,7 +148,7 @@ function drawControls(place, document, settings, overview, setting, recordedNow)
   let takeRecorded = () => {};
   const limits = new Map(document.limits.map((limit) => [limit.name, limit]));
   const resets = [];
-  const controls = DESK_CONTROLS.filter(([name]) => limits.has(name)).map(([name, label, hint]) => {
+  const controls = WHAT_IF_CONTROLS.filter(([name]) => limits.has(name)).map(([name, label, hint]) => {
     const control = dial({ name, label, hint, limit: limits.get(name), value: settings[name], onChange: (value) => setting(name, value) });
     resets.push(control.reset);
     if (name === "gain_db") {
@@ -179,7 +179,7 @@ function drawControls(place, document, settings, overview, setting, recordedNow)
         for (const name of Object.keys(settings)) if (name !== "client") settings[name] = null;
         for (const reset of resets) reset();
         setting("tradeoff", null);
-      }, { id: "desk-reset" }),
+      }, { id: "what-if-reset" }),
     ),
     controls,
     problemFacts(document),
@@ -204,7 +204,7 @@ function dial({ name, label, hint, limit, value, onChange }) {
   let recorded = limit.value;
   const isLog = unit !== "dB";
   const ends = () => {
-    const span = DESK_SPANS[name];
+    const span = WHAT_IF_SPANS[name];
     const [low, high] = isLog ? [recorded / span, recorded * span] : [recorded - span, recorded + span];
     return [Math.max(least, low), Math.min(most, high)];
   };
