@@ -24,6 +24,7 @@ from bdfl.aggregation import (
 )
 from bdfl.ledger.chain import start_chain
 from bdfl.scenario import Aggregation
+from bdfl.server_optimizer import take_step
 from tests.vectors.independent_models import distance_of
 
 RULES = ("mean", "median", "trimmed-mean", "krum", "multi-krum", "minimum-diameter")
@@ -42,7 +43,14 @@ def draw(count, length, seed=0):
     return list(np.random.default_rng(seed).standard_normal((count, length)).astype(np.float32))
 
 
-@pytest.mark.parametrize("begin", [lambda: start_chain(None, None), lambda: rule("mean")(vectors([1.0]), [1])])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda: start_chain(None, None),
+        lambda: rule("mean")(vectors([1.0]), [1]),
+        lambda: take_step(None, np.zeros((2, 1), np.float32), np.zeros(1, np.float32)),
+    ],
+)
 def test_flushing_to_zero_is_noticed_at_start_and_at_every_aggregate(begin):
     torch = pytest.importorskip("torch")
 

@@ -210,7 +210,7 @@ class ChainMaker:
         change: Change | None = None,
     ) -> Block:
         """The next block, mined and signed; `change` may make it wrong."""
-        wanted = {signed.update.model for signed in updates}
+        wanted = {self.state.model, *(signed.update.model for signed in updates)}
         blobs = {blob: data for blob in wanted if (data := self.store.get_blob(blob)) is not None}
         body, model = make_body(
             self.state,

@@ -102,7 +102,7 @@ class Hoarder:
             updates=tuple(update if one.update.client == number else one for one in mined.updates),
             reports=mined.reports,
             entries=mined.entries,
-            blobs={**state.blobs, **self._models},
+            blobs={state.chain.model: state.model, **state.blobs, **self._models},
             cache=moment.context.cache,
         )
         header = make_header(state.chain, attempt, number, body, state.mined.header.time_ms)

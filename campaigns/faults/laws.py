@@ -85,7 +85,7 @@ def _validate(trial: Trial, found: Committed, states: dict[bytes, ChainState], c
     if name in states:
         return
     validate_proposal(state, found.block, cache)
-    needed = {blob: trial.find_blob(blob) for blob in required_blobs(state, found.block)}
+    needed = {blob: trial.find_blob(blob) for blob in (state.model, *required_blobs(state, found.block))}
     blobs = {blob: data for blob, data in needed.items() if data is not None}
     validate_model(state, found.block, blobs, cache)
     states[name] = apply_block(state, found.block, cache)

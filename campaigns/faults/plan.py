@@ -12,7 +12,7 @@ import numpy as np
 
 from bdfl.environment import Purpose, stream
 from bdfl.ledger.costs import NANO
-from bdfl.scenario.schema_learning import Behaviour, QuorumRule
+from bdfl.scenario.schema_learning import Behaviour, QuorumRule, ServerOptimizer
 from bdfl.transports.faults import Crash, Freeze, Partition, Weather
 from campaigns.faults.attacks import Attack
 
@@ -69,6 +69,7 @@ class FaultPlan:
     hoarders: tuple[int, ...] = ()  # liars that also exhaust memory
     selfish: tuple[tuple[int, Attack], ...] = ()  # liars that break no rule, and their attacks
     offers: tuple[Offer, ...] = ()
+    server: ServerOptimizer = ServerOptimizer.NONE
     keep_blocks: int = 0  # newest blocks with updates kept by the nodes; 0: all
 
     @property

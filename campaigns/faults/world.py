@@ -121,7 +121,7 @@ def tiny_scenario(plan: FaultPlan) -> Scenario:
         clients=Clients(count=plan.num_keys, min_selected=plan.min_selected, samples=300),
         mining=Mining(mode=MiningMode.SAMPLED),
         scheduler=SchedulerChoice(name=plan.scheduler),
-        learning=Learning(aggregation=Aggregation(rule=plan.aggregation, faulty=plan.faulty)),
+        learning=Learning(aggregation=Aggregation(rule=plan.aggregation, faulty=plan.faulty, server=plan.server)),
         ledger=Ledger(quorum=plan.quorum, cycles_per_hash=difficulty / _HASHES),
     )
 

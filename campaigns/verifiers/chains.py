@@ -15,7 +15,7 @@ from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import ChainMaker
 from campaigns.verifiers.flips import NodeVerifier, Tally, find_node, try_flips
 from tests.ledger.changing_chain import admission, new_maker, removal
-from tests.vectors.make_vectors import make_chain
+from tests.vectors.make_vectors import ADAM, MOMENTUM, make_chain
 
 _LIMIT_S = 600.0
 _BFT = ("clients.count=7", "clients.samples=200", "clients.min_selected=5", 'ledger.quorum="bft"')
@@ -39,7 +39,8 @@ def write_chain(path: Path, maker: ChainMaker) -> Path:
 
 def grow_by_hand(path: Path, rule: str = "mean", faulty: int = 0, work: WorkKind = WorkKind.SHA256) -> Path:
     """Make four blocks of seven members, all of which train."""
-    fewest = {"mean": 1, "krum": 2 * faulty + 3, "multi-krum": 2 * faulty + 3}.get(rule, 2 * faulty + 1)
+    name = rule.partition(" ")[0]
+    fewest = {"mean": 1, "krum": 2 * faulty + 3, "multi-krum": 2 * faulty + 3}.get(name, 2 * faulty + 1)
     law = Law(QuorumRule.BFT, work, 4, 0, rule, faulty, fewest, 3600 * 10**9)
     maker = new_maker(7, law=law)
     maker.grow(4)
@@ -83,13 +84,16 @@ def _rule(name: str) -> Callable[[Path], Path]:
 
 CHAINS: Mapping[str, Callable[[Path], Path]] = {
     "golden": lambda path: write_chain(path, make_chain()),
+    "golden-momentum": lambda path: write_chain(path, make_chain(MOMENTUM)),
     "members": change_members,
     "argon2id": lambda path: grow_by_hand(path, work=WorkKind.ARGON2ID),
     "median": lambda path: grow_by_hand(path, "median", 2),
     "multi-krum": lambda path: grow_by_hand(path, "multi-krum", 2),
+    "krum-adam": lambda path: grow_by_hand(path, f"krum {ADAM}", 2),
     "minimal": _run(),
     "argon2id-run": _run('ledger.work="argon2id"', "rounds=3"),
     "pruned": _run("ledger.keep_blocks=2", "rounds=6"),
+    "pruned-adam": _run("ledger.keep_blocks=2", "rounds=6", 'learning.aggregation.server="adam"'),
     "private": _run("privacy.noise_multiplier=1.1"),
     "faults": _run(*_BFT, "faults.loss=0.2", "faults.crashes=4", "faults.partitions=2", "faults.freezes=2"),
     "two-votes": _liars("two-votes"),

@@ -5,11 +5,12 @@ import pytest
 
 from bdfl.aggregation import get_aggregator
 from bdfl.audit.influence import blame_clients
-from bdfl.audit.lineage import NotOnChain, read_model, read_updates
+from bdfl.audit.lineage import NotOnChain, aggregate_without, read_model, read_updates, trace_model
 from bdfl.learning.weights import Vector
 from bdfl.scenario import Aggregation
 from benchmarks.ledger.valid_chain import example_weights
 from tests.ledger.lying import new_maker
+from tests.ledger.test_server_chain import NUM_BLOCKS, TEXTS, grown
 from tests.vectors.make_vectors import make_chain
 
 GOAL = example_weights(5)
@@ -38,6 +39,19 @@ def test_an_effect_is_the_loss_without_an_update_minus_the_loss_with_it():
     assert effect.loss == loss_of(read_model(maker.store, 2))
     assert effect.loss_without == loss_of(model)
     assert effect.effect == effect.loss_without - effect.loss
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_with_a_server_optimizer_models_are_judged_by_their_weights_alone(text):
+    maker = grown(text)
+    blame = blame_clients(maker.store, loss_of, first=NUM_BLOCKS)
+    block = maker.store.block(NUM_BLOCKS)
+    updates = read_updates(maker.store, block)
+    for effect in blame.effects:
+        assert effect.loss == loss_of(read_model(maker.store, NUM_BLOCKS))
+        assert effect.loss_without == loss_of(aggregate_without(maker.store, block, updates, effect.client))
+    trace = trace_model(maker.store, NUM_BLOCKS)
+    assert (trace.rule, sum(one.weight for one in trace.contributions)) == (text, pytest.approx(1.0))
 
 
 def test_who_sends_nonsense_comes_first_and_all_others_help():

@@ -229,6 +229,19 @@ def test_a_robust_rule_of_the_scenario_is_kept(tmp_path):
         assert verify_chain(chain).is_valid
 
 
+@pytest.mark.parametrize("server", ["momentum", "adam"])
+def test_a_server_optimizer_gives_the_same_model_with_a_chain_and_without(tmp_path, server):
+    scenario = small("random", learning__aggregation__server=server)
+    plain = start(strategy_for(scenario), LocalGrid(make_app(drift), NODES))
+    chained = start(strategy_for(scenario, folder=tmp_path / "run"), LocalGrid(make_app(drift), NODES))
+    for found, wanted in zip(plain.arrays.to_numpy_ndarrays(), chained.arrays.to_numpy_ndarrays(), strict=True):
+        assert found.tobytes() == wanted.tobytes()
+    with ChainStore.open(tmp_path / "run" / "chain", read_only=True) as chain:
+        found = verify_chain(chain)
+        assert found.is_valid, found.failure
+        assert chain.genesis.law.aggregation.startswith(f"mean {server} rate=")
+
+
 def test_where_whole_units_choose_another_set_the_chain_binds(tmp_path, monkeypatch):
     """As if rounding had tipped every round: the floats would have all train, the chain has what `drc` chooses."""
     monkeypatch.setattr("bdfl.flower.rounds.get_scheduler", lambda name, parameters: get_scheduler("all", {}))

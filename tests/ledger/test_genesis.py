@@ -141,6 +141,27 @@ REFUSED = {
     "a parameter twice": (changed("scheduler", parameters=(("max_iterations", "1"),) * 2), "scheduler"),
     "an unknown rule": (changed("law", aggregation="vote"), "aggregation"),
     "somebody's own function": (changed("law", aggregation="os:system"), "aggregation"),
+    "an optimizer without its parameters": (changed("law", aggregation="mean adam"), "aggregation"),
+    "an optimizer with a number in another form": (
+        changed("law", aggregation="mean momentum rate=01e-6 beta=0e-6"),
+        "aggregation",
+    ),
+    "an optimizer with a decay of one": (
+        changed("law", aggregation="mean momentum rate=1e-6 beta=1000000e-6"),
+        "aggregation",
+    ),
+    "an optimizer after an unknown rule": (
+        changed("law", aggregation="vote momentum rate=1e-6 beta=0e-6"),
+        "aggregation",
+    ),
+    "an optimizer after somebody's own function": (
+        changed("law", aggregation="os:system momentum rate=1e-6 beta=0e-6"),
+        "aggregation",
+    ),
+    "a mean that bears faults and an optimizer": (
+        changed("law", aggregation="mean momentum rate=1e-6 beta=0e-6", faulty=1),
+        "aggregation",
+    ),
     "a mean that bears faults": (changed("law", faulty=1), "aggregation"),
     "fewer updates than the rule needs": (changed("law", aggregation="median", faulty=1), "min-updates"),
     "another size": (changed("model", size=GENESIS.model.size + 8), "model-size"),

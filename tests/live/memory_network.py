@@ -19,7 +19,17 @@ from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.messages import decode_message, encode_message
 from bdfl.protocol.state import Context, Timing
-from bdfl.scenario import Clients, Ledger, Privacy, QuorumRule, Scenario, SchedulerChoice
+from bdfl.scenario import (
+    Aggregation,
+    Clients,
+    Learning,
+    Ledger,
+    Privacy,
+    QuorumRule,
+    Scenario,
+    SchedulerChoice,
+    ServerOptimizer,
+)
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.shared_cache import SharedVerificationCache
 from campaigns.faults.world import train_by_formula
@@ -33,7 +43,17 @@ LIMIT_S = 240.0  # far beyond what anything here takes
 class MemoryNetwork:
     """A small federation and its network; every node has its own cache and store."""
 
-    def __init__(self, folder, count=4, *, num_parameters=4, rounds=40, quorum=QuorumRule.BFT, noise=None):
+    def __init__(
+        self,
+        folder,
+        count=4,
+        *,
+        num_parameters=4,
+        rounds=40,
+        quorum=QuorumRule.BFT,
+        noise=None,
+        server=ServerOptimizer.NONE,
+    ):
         self.folder = Path(folder)
         self.layout = Layout(("w",), ((num_parameters,),))
         self.scenario = Scenario(
@@ -42,6 +62,7 @@ class MemoryNetwork:
             scheduler=SchedulerChoice(name="all"),
             privacy=Privacy(noise_multiplier=noise),
             ledger=Ledger(quorum=quorum, cycles_per_hash=1e7),
+            learning=Learning(aggregation=Aggregation(server=server)),
         )
         federation = draw_federation(self.scenario)
         self.rounds = list(draw_rounds(self.scenario, federation))

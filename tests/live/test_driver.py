@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from bdfl.ledger.blob_store import BlobFolder
+from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.store import NotKept
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.events import Commit
 from bdfl.protocol.messages import Gossip
+from bdfl.scenario import ServerOptimizer
 from bdfl.transports.interfaces import LiveObserver, recover
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
@@ -115,9 +117,10 @@ def test_the_rest_go_on_without_a_member(tmp_path):
     assert blocks_of(threads[1].store) == blocks
 
 
-def test_who_was_away_longer_than_updates_are_kept_comes_back(monkeypatch, tmp_path):
+@pytest.mark.parametrize("server", [ServerOptimizer.NONE, ServerOptimizer.ADAM])
+def test_who_was_away_longer_than_updates_are_kept_comes_back(monkeypatch, tmp_path, server):
     """It says what it took on trust, also after a restart, and its recorded incarnation can be played again."""
-    network, removed, remove = MemoryNetwork(tmp_path), {}, BlobFolder.remove
+    network, removed, remove = MemoryNetwork(tmp_path, server=server), {}, BlobFolder.remove
 
     def remember(blobs, blob):  # what it began with may be pruned before it stops
         removed[blob] = blobs.path(blob).read_bytes()
@@ -142,6 +145,8 @@ def test_who_was_away_longer_than_updates_are_kept_comes_back(monkeypatch, tmp_p
     trusted = second.store.trusted
     assert trusted[0] == left + 1
     assert second.node.status().num_trusted == len(trusted)
+    model = second.store.block(trusted[-1]).body.model
+    assert {size for blob, size, _ in second.link.fetches if blob == model} == {blob_limit(network.genesis)}
     found = verify_chain(second.store)
     assert found.is_valid, found.failure
     assert found.trusted == [height for height in trusted if not second.store.block(height).body.is_empty]

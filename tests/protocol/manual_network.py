@@ -37,8 +37,17 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.messages import Decided, Gossip, Message
 from bdfl.protocol.node import begin, step
-from bdfl.protocol.state import Context, Timing
-from bdfl.scenario import Clients, Ledger, QuorumRule, Scenario, SchedulerChoice
+from bdfl.protocol.state import Context, Recovered, Timing
+from bdfl.scenario import (
+    Aggregation,
+    Clients,
+    Learning,
+    Ledger,
+    QuorumRule,
+    Scenario,
+    SchedulerChoice,
+    ServerOptimizer,
+)
 
 LAYOUT = Layout(("w",), ((4,),))
 TIMING = Timing(grace_ns=10**9, attempt_ns=10**9, resend_ns=10**9)
@@ -106,12 +115,21 @@ class ManualNode:
 class ManualNetwork:
     """A federation; `scheduler` all selects everybody. Nothing moves but what a test moves."""
 
-    def __init__(self, num_members=4, quorum=QuorumRule.MAJORITY, last_height=None, rounds=12, samples=None):
+    def __init__(
+        self,
+        num_members=4,
+        quorum=QuorumRule.MAJORITY,
+        last_height=None,
+        rounds=12,
+        samples=None,
+        server=ServerOptimizer.NONE,
+    ):
         self.scenario = Scenario(
             rounds=rounds,
             clients=Clients(count=num_members, min_selected=1),
             scheduler=SchedulerChoice(name="all"),
             ledger=Ledger(quorum=quorum, cycles_per_hash=1e7),
+            learning=Learning(aggregation=Aggregation(server=server)),
         )
         federation = draw_federation(self.scenario, None if samples is None else np.array(samples, dtype=np.float64))
         self.rounds = list(draw_rounds(self.scenario, federation))
@@ -134,7 +152,9 @@ class ManualNetwork:
     def node(self, number, recovered=None, chain=None, keep_blocks=0):
         context = Context(number, signer(number), TIMING, self.cache, self.last_height, keep_blocks=keep_blocks)
         chain = start_chain(self.genesis, self.cache) if chain is None else chain
-        state = begin(context, chain) if recovered is None else begin(context, chain, recovered)
+        if recovered is None:
+            recovered = Recovered(model=b"" if chain.params.server is None else self.initial)
+        state = begin(context, chain, recovered)
         return ManualNode(context, state, [])
 
     def start(self):

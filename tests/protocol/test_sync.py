@@ -3,7 +3,10 @@
 import msgspec
 import pytest
 
-from bdfl.ledger.block import Kind
+from bdfl.encoding import digest
+from bdfl.identity import Meaning
+from bdfl.ledger.block import Kind, ModelUpdate, SignedUpdate
+from bdfl.ledger.chain_params import blob_limit
 from bdfl.protocol.events import (
     Commit,
     FetchBlob,
@@ -22,6 +25,7 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.messages import Decided, DecidedWanted, Gossip, Proposal
 from bdfl.protocol.state import Followed, Recovered
+from bdfl.scenario import ServerOptimizer
 from tests.protocol.manual_network import ManualNetwork, make_block, model_bytes, replace, replace_sender, vote
 from tests.protocol.test_entries import leaves, offer
 
@@ -29,8 +33,8 @@ KEEP = 3
 NUM_BLOCKS = 8
 
 
-def played(num_blocks=NUM_BLOCKS, num_members=4, change=None):
-    network = ManualNetwork(num_members)
+def played(num_blocks=NUM_BLOCKS, num_members=4, change=None, server=ServerOptimizer.NONE):
+    network = ManualNetwork(num_members, server=server)
     network.start()
     if change is not None:
         offer(network, change(network))
@@ -99,8 +103,9 @@ def test_nothing_is_taken_on_trust_where_everything_is_kept():
     assert (height_of(node), node.state.ahead) == (0, ())
 
 
-def test_with_the_model_of_the_last_one_on_trust_the_rest_is_recomputed():
-    network = played()
+@pytest.mark.parametrize("server", list(ServerOptimizer))
+def test_with_the_model_of_the_last_one_on_trust_the_rest_is_recomputed(server):
+    network = played(server=server)
     keep_models(network)
     node = away(network)
     follow(network, node, NUM_BLOCKS)
@@ -114,6 +119,58 @@ def test_with_the_model_of_the_last_one_on_trust_the_rest_is_recomputed():
     assert height_of(node) == NUM_BLOCKS
     assert len(trusted(node)) == NUM_BLOCKS - KEEP
     assert node.did(Train)[-1].height == NUM_BLOCKS + 1
+
+
+@pytest.mark.parametrize("server", [ServerOptimizer.MOMENTUM, ServerOptimizer.ADAM])
+def test_a_model_on_trust_must_have_its_moments_before_anything_is_recomputed_from_it(server):
+    network = played(server=server)
+    keep_models(network)
+    node = away(network)
+    follow(network, node, NUM_BLOCKS)
+    node.hear(replace_sender(node.message(Gossip(1), NUM_BLOCKS + 1), 1))
+    wanted = node.state.chain.model
+    block, _ = network.decided[height_of(node) + 1]
+    node.hear(replace_sender(node.message(Proposal(block)), 1))
+    for signed in block.body.updates:
+        hand_over(network, node, signed.update.model)
+    assert not node.state.candidates[block.digest].is_valid
+    size = len(network.initial)
+    for bad in (network.blobs[wanted][:size], network.blobs[wanted][:-1], network.blobs[wanted][:-4] + bytes(4)):
+        node.receive_blob(bad)
+    assert node.state.lacks_model
+    assert node.state.model == b""
+    hand_over(network, node, wanted)
+    assert height_of(node) > NUM_BLOCKS - KEEP
+    assert digest(node.state.model) == node.state.chain.model
+
+
+@pytest.mark.parametrize("server", [ServerOptimizer.MOMENTUM, ServerOptimizer.ADAM])
+def test_bytes_of_the_certified_digest_that_are_no_model_are_refused(server):
+    network = played(server=server)
+    node = away(network)
+    follow(network, node, NUM_BLOCKS)
+    nonsense = network.initial + b"\xff" * (blob_limit(network.genesis) - len(network.initial))
+    chain = replace(node.state.chain, model=digest(nonsense))
+    lost = network.node(2, Recovered(lacks_model=True), chain, keep_blocks=KEEP)
+    lost.give(Started())
+    lost.receive_blob(nonsense)
+    assert lost.state.lacks_model
+    assert "model-parent" in lost.did(Refused)[-1].reason
+
+
+@pytest.mark.parametrize("server", [ServerOptimizer.MOMENTUM, ServerOptimizer.ADAM])
+def test_the_global_model_with_its_moments_is_nobodys_update(server):
+    network = played(2, server=server)
+    keep_models(network)
+    node, liar = network.nodes[0], network.nodes[1]
+    model = node.state.chain.model
+    update = ModelUpdate(1, node.state.chain.members[1].limits.samples, len(network.initial), model, 0)
+    signed = SignedUpdate(update, liar.context.signer.sign(Meaning.UPDATE, node.state.chain.place, update))
+    node.hear(liar.message(Gossip(1, updates=(signed,))))
+    assert model in node.state.wanted_blobs
+    hand_over(network, node, model, sender=1)
+    assert 1 not in node.state.updates
+    assert "blob-size" in node.did(Refused)[-1].reason
 
 
 def test_no_model_is_asked_for_on_the_way():

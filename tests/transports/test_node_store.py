@@ -7,6 +7,7 @@ from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, Store, Timer
 from bdfl.protocol.messages import Gossip, Proposal
+from bdfl.scenario import ServerOptimizer
 from bdfl.transports.interfaces import keep, recover
 from tests.protocol.manual_network import ManualNetwork, make_block, replace_sender, vote
 
@@ -46,11 +47,12 @@ def played(network, num_rounds):
     return node
 
 
+@pytest.mark.parametrize("server", list(ServerOptimizer))
 @pytest.mark.parametrize("num_rounds", [0, 2])
 def test_a_node_begins_again_with_its_statements_votes_lock_attempt_blocks_models_and_certificate(
-    make_store, num_rounds
+    make_store, num_rounds, server
 ):
-    network = ManualNetwork()
+    network = ManualNetwork(server=server)
     node = played(network, num_rounds)
     store = make_store(network)
     keep_all(store, node.effects)
@@ -68,6 +70,8 @@ def test_a_node_begins_again_with_its_statements_votes_lock_attempt_blocks_model
     assert all(found.blobs[name] == network.blobs[name] for name in found.blobs)
     assert {vote.vote.block for vote in found.precommits.values()} == ({known.chain.tip} if num_rounds else set())
     assert not found.lacks_model
+    assert found.model == known.model
+    assert (found.model == b"") == (server is ServerOptimizer.NONE)
     if isinstance(store, ChainStore):
         store.close()
 

@@ -6,10 +6,11 @@ from functools import partial
 import pytest
 
 from bdfl.ledger.cache import VerificationCache
+from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.verify import ModelCheck, verify_chain
 from bdfl.protocol.events import BlobArrived
 from bdfl.protocol.state import Timing
-from bdfl.scenario.schema_learning import QuorumRule
+from bdfl.scenario.schema_learning import QuorumRule, ServerOptimizer
 from bdfl.transports.simulated import Ending, Network, make_nodes
 from campaigns.faults.plan import SECOND_NS, Offer
 from campaigns.faults.recorder import Recorder
@@ -97,6 +98,22 @@ def test_who_was_away_for_fifty_blocks_is_back_within_two_rounds(quorum, keep_bl
     assert found.is_valid, found.failure
     assert found.trusted == [height for height in store.trusted if not store.block(height).body.is_empty]
     assert found.blocks[-1].model is ModelCheck.RECOMPUTED
+
+
+@pytest.mark.parametrize("server", [ServerOptimizer.MOMENTUM, ServerOptimizer.ADAM])
+def test_with_a_server_optimizer_the_model_on_trust_brings_its_moments(server):
+    network, watch = open_network(replace(CALM, server=server))
+    leave(network)
+    tip = come_back(network)
+    run_until(network, lambda: network.nodes[0].height >= tip + 6)
+    assert takes_part(watch, AWAY_NODE, tip)
+    store = network.nodes[AWAY_NODE].store
+    found = verify_chain(store)
+    assert found.is_valid, found.failure
+    assert store.trusted
+    assert found.blocks[-1].model is ModelCheck.RECOMPUTED
+    newest = store.get_blob(store.block(store.height).body.model)
+    assert len(newest) == blob_limit(store.genesis) > store.genesis.model.size
 
 
 def test_the_network_goes_on_though_the_next_one_fails():

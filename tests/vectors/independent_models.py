@@ -1,11 +1,14 @@
-"""Models of a chain and their aggregation as FORMAT.md says: section 6; nothing of bdfl."""
+"""Models of a chain, their aggregation and the server's optimizer as FORMAT.md says: section 6; nothing of bdfl."""
 
 import json
+import re
 import struct
 from itertools import combinations
-from math import prod
+from math import prod, sqrt
 
 from tests.vectors.independent_format import require
+
+LARGEST = (2 - 2.0**-23) * 2.0**127
 
 
 def file_head(tensors):
@@ -99,3 +102,55 @@ def distance_of(updates, one, other):
 def fewest_updates(rule, faulty):
     fewest = {"mean": 1} | dict.fromkeys(("median", "trimmed-mean", "minimum-diameter"), 2 * faulty + 1)
     return (fewest | dict.fromkeys(("krum", "multi-krum"), 2 * faulty + 3)).get(rule)
+
+
+def read_rule(text):
+    """The rule of aggregation, and the optimizer with its parameters in millionths; none: there is none."""
+    forms = {"momentum": ("rate", "beta"), "adam": ("rate", "beta1", "beta2", "epsilon")}
+    words = text.split(" ")
+    names = forms.get(words[1]) if len(words) > 1 else None
+    if names is None or len(words) != 2 + len(names):
+        return text, None
+    found = [re.fullmatch(f"{name}=(0|[1-9][0-9]*)e-6", word) for name, word in zip(names, words[2:], strict=True)]
+    if not all(found):
+        return text, None
+    numbers = [int(one[1]) for one in found]
+    limits = [(0, 999_999) if name.startswith("beta") else (1, 10**9) for name in names]
+    is_within = all(least <= number <= most for number, (least, most) in zip(numbers, limits, strict=True))
+    return (words[0], (words[1], numbers)) if is_within else (text, None)
+
+
+def read_state(server, data, tensors):
+    """The weights of a global model and its moments; those before the first step for a file of weights alone."""
+    kind, numbers = server
+    size = len(file_head(tensors)) + 4 * sum(prod(tensor.shape) for tensor in tensors)
+    if len(data) == size:
+        weights = read_model(data, tensors)
+        first = [0.0] * len(weights)
+        [tau_squared] = struct.unpack("<f", struct.pack("<f", (numbers[-1] / 10**6) * (numbers[-1] / 10**6)))
+        return [weights, first] if kind == "momentum" else [weights, first, [tau_squared] * len(weights)]
+    parts = [read_model(data[start : start + size], tensors) for start in range(0, len(data), size)]
+    require(len(parts) == (2 if kind == "momentum" else 3), "model-parent")
+    require(kind == "momentum" or min(parts[2], default=0.0) >= 0, "model-parent")
+    return parts
+
+
+def take_step(server, state, aggregate):
+    """The weights and moments after a round, one number at a time; each is clamped before it is packed as float32."""
+    step = momentum_step if server[0] == "momentum" else adam_step
+    rows = zip(*(step(server[1], *one) for one in zip(aggregate, *state, strict=True)), strict=True)
+    return [[min(max(number, -LARGEST), LARGEST) for number in row] for row in rows]
+
+
+def momentum_step(numbers, aggregate, weight, moment):
+    rate, beta = (number / 10**6 for number in numbers)
+    moment = beta * moment + (weight - aggregate)
+    return weight - rate * moment, moment
+
+
+def adam_step(numbers, aggregate, weight, mean, square):
+    rate, beta1, beta2, epsilon = (number / 10**6 for number in numbers)
+    gap = aggregate - weight
+    mean = beta1 * mean + ((10**6 - numbers[1]) / 10**6) * gap
+    square = beta2 * square + ((10**6 - numbers[2]) / 10**6) * (gap * gap)
+    return weight + rate * mean / (sqrt(square) + epsilon), mean, square

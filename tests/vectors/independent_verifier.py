@@ -27,7 +27,16 @@ from tests.vectors.independent_format import (
     sha,
     to_list,
 )
-from tests.vectors.independent_models import aggregate, fewest_updates, file_head, read_model, write_model
+from tests.vectors.independent_models import (
+    aggregate,
+    fewest_updates,
+    file_head,
+    read_model,
+    read_rule,
+    read_state,
+    take_step,
+    write_model,
+)
 
 # Section 7: costs of a schedule
 
@@ -128,7 +137,7 @@ def require_members(members):
 
 
 def require_crowd(law, num):
-    require(law.aggregation != "minimum-diameter" or comb(num, law.faulty) <= 200_000, "aggregation")
+    require(read_rule(law.aggregation)[0] != "minimum-diameter" or comb(num, law.faulty) <= 200_000, "aggregation")
 
 
 class Chain:
@@ -152,8 +161,9 @@ class Chain:
         require(all(all(tensor.shape) for tensor in form.tensors), "model-tensors")
         size = len(file_head(form.tensors)) + 4 * sum(prod(tensor.shape) for tensor in form.tensors)
         require(form.size == size <= 2**31, "model-size")
-        fewest = fewest_updates(law.aggregation, law.faulty)
-        require(fewest is not None and (law.aggregation != "mean" or law.faulty == 0), "aggregation")
+        self.rule, self.server = read_rule(law.aggregation)
+        fewest = fewest_updates(self.rule, law.faulty)
+        require(fewest is not None and (self.rule != "mean" or law.faulty == 0), "aggregation")
         require(law.min_updates >= fewest, "min-updates")
         require_crowd(law, num)
         require(genesis.physics.min_clients <= num, "physics")
@@ -277,8 +287,14 @@ class Chain:
             data = blobs.get(update.model)
             require(data is not None and sha(data) == update.model and len(data) == form.size, "blob-digest")
             vectors.append(read_model(data, form.tensors))
-        numbers = aggregate(law.aggregation, law.faulty, vectors, [update.samples for update in updates])
-        require(sha(write_model(numbers, form.tensors)) == body.model, "model-aggregate")
+        numbers = aggregate(self.rule, law.faulty, vectors, [update.samples for update in updates])
+        made = write_model(numbers, form.tensors)
+        if self.server is not None:
+            require(is_blob(blobs, self.model), "blob-stored")
+            state = read_state(self.server, blobs.get(self.model), form.tensors)
+            state = take_step(self.server, state, read_model(made, form.tensors))
+            made = b"".join(write_model(row, form.tensors) for row in state)
+        require(sha(made) == body.model, "model-aggregate")
         require(is_blob(blobs, body.model), "model-stored")
 
     def require_reports(self, body, place, height):

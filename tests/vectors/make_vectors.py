@@ -68,6 +68,13 @@ from tests.vectors.format_tables import with_tables
 
 FOLDER = Path(__file__).parent
 VECTORS, CHAIN, FORMAT = (FOLDER / name for name in ("vectors.json", "chain.json", "FORMAT.md"))
+ADAM = "adam rate=10000e-6 beta1=900000e-6 beta2=990000e-6 epsilon=1000e-6"
+MOMENTUM = "mean momentum rate=1000000e-6 beta=900000e-6"
+CHAINS = {  # by file: the aggregation of its law
+    CHAIN: "mean",
+    FOLDER / "chain-momentum.json": MOMENTUM,
+    FOLDER / "chain-adam.json": f"median {ADAM}",
+}
 NUM_KEYS = 5
 SECRETS = [bytes([number + 1]) * 32 for number in range(NUM_KEYS)]
 _LAW = Law(QuorumRule.BFT, WorkKind.SHA256, 16, 40, "mean", 0, 1, 20 * 10**9)
@@ -76,7 +83,7 @@ _PRIVACY = Privacy(1_100_000, 1_000_000, 10**13, Accountant.RDP, 32, 5, LocalUni
 Json = dict[str, Any]
 
 
-def make_chain() -> ChainMaker:
+def make_chain(aggregation: str = "mean") -> ChainMaker:
     """Eight blocks in which nearly everything happens that a verifier must understand.
 
     1: everybody takes part, member 2 without data. 2: in the second attempt; member 1 diverged, member 3 is missing and
@@ -85,7 +92,8 @@ def make_chain() -> ChainMaker:
     trains. Training is private: updates say what is spent.
     """
     initial = encode_weights(example_weights(0), SMALL)
-    genesis = example_genesis(initial, samples=(100, 200, 0, 400), law=_LAW, plan=plan_by_hand, privacy=_PRIVACY)
+    law = msgspec.structs.replace(_LAW, aggregation=aggregation)
+    genesis = example_genesis(initial, samples=(100, 200, 0, 400), law=law, plan=plan_by_hand, privacy=_PRIVACY)
     signers = [example_signer(number) for number in range(NUM_KEYS)]
     maker = ChainMaker(MemoryStore(genesis, initial), signers, plan_by_hand)
 
@@ -367,7 +375,7 @@ def describe_chain(maker: ChainMaker) -> Json:
 
 
 def make_vectors() -> Json:
-    """All vectors but the chain."""
+    """All vectors but the chains."""
     maker = make_chain()
     keys = [
         {"secret": secret.hex(), "public": example_signer(number).public_key.hex()}
@@ -392,9 +400,10 @@ def render(value: Json) -> str:
 
 def main() -> None:
     VECTORS.write_text(render(make_vectors()), encoding="utf-8")
-    CHAIN.write_text(render(describe_chain(make_chain())), encoding="utf-8")
+    for path, aggregation in CHAINS.items():
+        path.write_text(render(describe_chain(make_chain(aggregation))), encoding="utf-8")
     FORMAT.write_text(with_tables(FORMAT.read_text(encoding="utf-8")), encoding="utf-8")
-    for path in (VECTORS, CHAIN, FORMAT):
+    for path in (VECTORS, *CHAINS, FORMAT):
         print(f"wrote {path}")
 
 

@@ -21,7 +21,17 @@ from tests.ledger.lying import new_admission
 from tests.vectors import independent_format, independent_models, independent_verifier
 from tests.vectors.format_tables import documented_kinds, with_tables
 from tests.vectors.independent_format import Record, Wrong
-from tests.vectors.make_vectors import CHAIN, FOLDER, FORMAT, VECTORS, describe_chain, make_chain, make_vectors, render
+from tests.vectors.make_vectors import (
+    CHAIN,
+    CHAINS,
+    FOLDER,
+    FORMAT,
+    VECTORS,
+    describe_chain,
+    make_chain,
+    make_vectors,
+    render,
+)
 
 VECTORS_GIVEN = json.loads(VECTORS.read_text(encoding="utf-8"))
 CHAIN_GIVEN = json.loads(CHAIN.read_text(encoding="utf-8"))
@@ -48,7 +58,8 @@ def named_parameters(value):
 
 def test_the_committed_vectors_are_what_the_code_makes():
     assert VECTORS.read_text(encoding="utf-8") == render(make_vectors()), "python tests/vectors/make_vectors.py"
-    assert CHAIN.read_text(encoding="utf-8") == render(describe_chain(make_chain()))
+    for path, aggregation in CHAINS.items():
+        assert path.read_text(encoding="utf-8") == render(describe_chain(make_chain(aggregation)))
 
 
 def test_the_tables_of_the_format_are_made_of_the_records_and_none_is_left_out():
@@ -69,6 +80,7 @@ def test_the_independent_verifier_imports_nothing_of_bdfl():
         "hashlib",
         "itertools",
         "math",
+        "re",
         "cryptography",
         "tests",
     }
@@ -201,9 +213,11 @@ def test_every_rule_of_aggregation_gives_these_bits(entry):
     assert struct.pack("<8f", *found).hex() == entry["result"]
 
 
-def test_the_independent_verifier_accepts_the_chain_and_finds_the_same_state():
-    chain = independent_verifier.verify(CHAIN_GIVEN)
-    found = CHAIN_GIVEN["found"]
+@pytest.mark.parametrize("path", CHAINS, ids=lambda path: path.stem)
+def test_the_independent_verifier_accepts_the_chain_and_finds_the_same_state(path):
+    given = json.loads(path.read_text(encoding="utf-8"))
+    chain = independent_verifier.verify(given)
+    found = given["found"]
     assert chain.id.hex() == found["chain"]
     assert (chain.tip.hex(), chain.model.hex()) == (found["digests"][-1], found["model"])
     for name in ("queue_nano", "misses", "rests_until", "epsilon_micro", "difficulty", "times_ms"):
@@ -252,3 +266,13 @@ def test_the_independent_verifier_refuses_a_model_with_one_bit_changed():
 
 def test_the_folder_holds_nothing_that_is_not_described():
     assert {path.suffix for path in Path(FOLDER).iterdir() if path.is_file()} == {".py", ".json", ".md"}
+
+
+@pytest.mark.parametrize("path", [path for path in CHAINS if path != CHAIN], ids=lambda path: path.stem)
+def test_the_independent_verifier_refuses_moments_with_one_bit_changed(path):
+    given = json.loads(path.read_text(encoding="utf-8"))
+    name = independent_format.decode(bytes.fromhex(given["blocks"][0]), "Block").body.model.hex()
+    data = bytearray.fromhex(given["blobs"][name])
+    data[-1] ^= 1
+    with pytest.raises(Wrong, match="model-stored"):
+        independent_verifier.verify(given | {"blobs": given["blobs"] | {name: data.hex()}})

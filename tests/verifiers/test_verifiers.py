@@ -39,7 +39,7 @@ from tests.ledger.test_verify_lies import LIES
 from tests.verifiers.nodejs import require_node
 
 NUM_FLIPS = 20
-SAMPLE = ("golden", "argon2id", "multi-krum")
+SAMPLE = ("golden", "golden-momentum", "krum-adam", "argon2id", "multi-krum")
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +136,9 @@ def test_all_refuse_an_admission_with_a_key_of_small_order(node, tmp_path):
     assert agree(node, folder) == Verdict(1)
 
 
-def test_a_pruned_chain_is_valid_for_all_and_a_lost_proof_is_found(node, tmp_path):
-    folder = CHAINS["multi-krum"](tmp_path / "chain")
+@pytest.mark.parametrize("name", ["multi-krum", "krum-adam"])
+def test_a_pruned_chain_is_valid_for_all_and_a_lost_proof_is_found(node, tmp_path, name):
+    folder = CHAINS[name](tmp_path / "chain")
     with ChainStore.open(folder) as store:
         store.prune(1)
     assert agree(node, folder) == Verdict(None)

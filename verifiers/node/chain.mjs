@@ -1,6 +1,6 @@
 /** The state of a chain, and when a block is valid on it: FORMAT.md, sections 8 and 9. */
 import { Wrong, decode, isAscending, require } from "./encoding.mjs";
-import { aggregate, fewestUpdates, fileForm, isBearable, readModel, writeModel } from "./models.mjs";
+import { aggregate, fewestUpdates, fileForm, isBearable, readModel, readRule, readState, takeStep, writeModel } from "./models.mjs";
 import { blockDigest, bodyRoot, isPublicKey, isWorked, provenRoot, requireSigned, sealOf, sha256 } from "./names.mjs";
 import { costSchedule, requireSchedule } from "./schedules.mjs";
 
@@ -44,7 +44,7 @@ class Roll {
     }
     const members = isAdmission ? [...this.members, change.member] : this.members;
     requireMembers(members, "change-");
-    require(isBearable(law.aggregation, law.faulty, active.size), "change-aggregation");
+    require(isBearable(readRule(law.aggregation).rule, law.faulty, active.size), "change-aggregation");
     return new Roll(members, active);
   }
 }
@@ -71,9 +71,11 @@ export class Chain {
     require(genesis.format === FORMAT, "format");
     requireMembers(members);
     this.form = readForm(model);
-    const fewest = fewestUpdates(law.aggregation, law.faulty);
+    const { rule, server } = readRule(law.aggregation);
+    [this.rule, this.server] = [rule, server];
+    const fewest = fewestUpdates(rule, law.faulty);
     require(fewest !== null, "aggregation", law.aggregation);
-    require(isBearable(law.aggregation, law.faulty, members.length), "aggregation");
+    require(isBearable(rule, law.faulty, members.length), "aggregation");
     require(law.min_updates >= fewest, "min-updates");
     require(physics.min_clients <= BigInt(members.length), "physics");
     const names = scheduler.parameters.map(({ name }) => Buffer.from(name).toString("latin1"));
@@ -99,12 +101,22 @@ export class Chain {
     this.requireFile(model.initial, "initial-model");
   }
 
-  /** The numbers in the file of a digest. */
-  requireFile(digest, rule) {
+  /** The largest file of a chain: a global model with its moments. */
+  get largestFile() {
+    return this.form.size * (this.server === null ? 1n : this.server.numFiles);
+  }
+
+  /** The bytes of a digest. */
+  requireBytes(digest, rule) {
     const data = this.readFile(digest);
     require(data !== null, "blob-stored", digest.toString("hex"));
     require(sha256(data).equals(digest), rule, digest.toString("hex"));
-    return readModel(data, this.form);
+    return data;
+  }
+
+  /** The numbers in the file of a digest. */
+  requireFile(digest, rule) {
+    return readModel(this.requireBytes(digest, rule), this.form);
   }
 
   candidates(round) {
@@ -228,16 +240,23 @@ export class Chain {
         const root = provenRoot(signed.bytes, decode(proof, "MerkleProof"));
         require(root !== null && root.equals(header.body), "merkle-proof");
       }
-      if (isCheckpoint) this.requireFile(body.model, "blob-digest");
+      if (isCheckpoint) this.requireBytes(body.model, "blob-digest");
     } else if (!body.is_empty) {
       const vectors = aggregated.map(({ model }) => this.requireFile(model, "blob-digest"));
       const samples = aggregated.map((update) => Number(update.samples));
-      const made = writeModel(aggregate(law.aggregation, Number(law.faulty), vectors, samples), this.form);
+      const numbers = aggregate(this.rule, Number(law.faulty), vectors, samples);
+      const made = this.server === null ? writeModel(numbers, this.form) : this.advance(numbers);
       require(sha256(made).equals(body.model), "model-aggregate");
       const stored = this.readFile(body.model);
       require(stored !== null, "blob-stored");
       require(stored.equals(made), "model-stored");
     }
+  }
+
+  /** The bytes of the model that the server's optimizer makes of the state's and an aggregate. */
+  advance(numbers) {
+    const parent = readState(this.server, this.requireBytes(this.model, "blob-digest"), this.form);
+    return takeStep(this.server, parent, numbers, this.form);
   }
 
   requireReports({ reports }, place, height) {

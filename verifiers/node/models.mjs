@@ -57,6 +57,64 @@ export function writeModel(numbers, form) {
   return data;
 }
 
+const MICRO = 1e6;
+const LARGEST = (2 - 2 ** -23) * 2 ** 127;
+const PARAMETERS = { momentum: ["rate", "beta"], adam: ["rate", "beta1", "beta2", "epsilon"] };
+
+/** The rule in a law, and the server's optimizer with its parameters in millionths; null: there is none. */
+export function readRule(text) {
+  const none = { rule: text, server: null };
+  const [rule, kind, ...words] = text.split(" ");
+  const names = Object.hasOwn(PARAMETERS, kind ?? "") ? PARAMETERS[kind] : null;
+  if (names === null || words.length !== names.length) return none;
+  const numbers = [];
+  for (const [place, name] of names.entries()) {
+    const found = words[place].match(/^([a-z0-9]+)=(0|[1-9][0-9]{0,9})e-6$/);
+    if (found === null || found[1] !== name) return none;
+    const number = Number(found[2]);
+    if (name.startsWith("beta") ? number >= MICRO : number < 1 || number > 1000 * MICRO) return none;
+    numbers.push(number);
+  }
+  return { rule, server: { kind, numbers, numFiles: kind === "adam" ? 3n : 2n } };
+}
+
+/** The weights of a global model and its moments; those before the first step for a file of weights alone. */
+export function readState(server, data, form) {
+  if (BigInt(data.length) === form.size) {
+    const weights = readModel(data, form);
+    const epsilon = server.numbers.at(-1) / MICRO;
+    const first = [weights, new Float32Array(weights.length)];
+    return server.kind === "adam" ? [...first, new Float32Array(weights.length).fill(epsilon * epsilon)] : first;
+  }
+  require(BigInt(data.length) === form.size * server.numFiles, "model-parent", "size");
+  const size = Number(form.size);
+  const rows = Array.from({ length: Number(server.numFiles) }, (_, row) => readModel(data.subarray(row * size, (row + 1) * size), form));
+  require(server.kind !== "adam" || rows[2].every((number) => number >= 0), "model-parent", "a moment below 0");
+  return rows;
+}
+
+/** The bytes of the global model after a round. */
+export function takeStep(server, state, aggregate, form) {
+  const rows = state.map((row) => new Float32Array(row.length));
+  for (let at = 0; at < aggregate.length; at++) {
+    const found = (server.kind === "adam" ? adam : momentum)(server.numbers, aggregate[at], ...state.map((row) => row[at]));
+    found.forEach((number, row) => (rows[row][at] = Math.min(Math.max(number, -LARGEST), LARGEST)));
+  }
+  return Buffer.concat(rows.map((row) => writeModel(row, form)));
+}
+
+function momentum([rate, beta], aggregate, weight, moment) {
+  const next = (beta / MICRO) * moment + (weight - aggregate);
+  return [weight - (rate / MICRO) * next, next];
+}
+
+function adam([rate, beta1, beta2, epsilon], aggregate, weight, mean, square) {
+  const gap = aggregate - weight;
+  const first = (beta1 / MICRO) * mean + ((MICRO - beta1) / MICRO) * gap;
+  const second = (beta2 / MICRO) * square + ((MICRO - beta2) / MICRO) * (gap * gap);
+  return [weight + ((rate / MICRO) * first) / (Math.sqrt(second) + epsilon / MICRO), first, second];
+}
+
 /** The fewest updates that a rule can do with; null: there is no such rule. */
 export function fewestUpdates(rule, faulty) {
   if (rule === "mean") return faulty === 0n ? 1n : null;

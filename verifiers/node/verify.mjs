@@ -39,7 +39,7 @@ function readFolder(folder) {
   };
 }
 
-/** A regular file of at most the size that models have; null where there is none. */
+/** A regular file of at most the size that global models have; null where there is none. */
 function readBlob(folder, name, size) {
   const path = join(folder, "blobs", name.slice(0, 2), name);
   const found = lstatSync(path, { throwIfNoEntry: false });
@@ -55,7 +55,7 @@ export function verifyFolder(folder) {
     const stored = readFolder(folder);
     let most = 2n ** 31n;
     const chain = new Chain(stored.genesis, (digest) => stored.readFile(digest, most));
-    most = chain.genesis.model.size;
+    most = chain.largestFile;
     for (const { rowid, values } of stored.blocks) {
       height += 1;
       require(rowid === BigInt(height), "store", `block ${height} is missing`);

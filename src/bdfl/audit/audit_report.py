@@ -344,8 +344,8 @@ def _list_trust(
     if genesis.privacy is not None:
         again = "" if privacy is not None else " Epsilons were not recomputed here; bdfl chain privacy does so."
         trusted["Privacy"] = f"That members clipped and added the noise agreed on is their word.{again}"
-    if is_function(genesis.law.aggregation):
-        trusted["Aggregation"] = f"Models were aggregated by {genesis.law.aggregation}, code from outside bdfl."
+    if is_function(genesis.law.rule):
+        trusted["Aggregation"] = f"Models were aggregated by {genesis.law.rule}, code from outside bdfl."
     if found.failure is not None:
         trusted["Later blocks"] = "Nothing is said of the block that failed and of those after it."
     return tuple(Trust(subject=subject, why=why) for subject, why in trusted.items())

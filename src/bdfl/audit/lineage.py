@@ -20,18 +20,21 @@ from bdfl.ledger.block import (
     Evidence,
     FalseWork,
     Genesis,
+    ModelUpdate,
     SignedHeader,
     SignedUpdate,
     TwoBlocks,
     TwoUpdates,
     TwoVotes,
 )
+from bdfl.ledger.chain_params import weights_file
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, find_evidence, offender_of, read_member_set
 from bdfl.ledger.merkle import MerkleProof, proven_root
 from bdfl.ledger.store import Store
 from bdfl.scenario import Aggregation
 from bdfl.scenario.schema_learning import is_function
+from bdfl.server_optimizer import decode_state, read_rule, take_step
 
 # A block in one line, from its own contents.
 
@@ -167,8 +170,8 @@ def layout_of(genesis: Genesis) -> Layout:
 
 
 def rule_of(genesis: Genesis) -> Aggregation:
-    """Return the aggregation rule of the chain."""
-    return Aggregation(rule=genesis.law.aggregation, faulty=genesis.law.faulty)
+    """Return the aggregation rule of the chain, without the server's optimizer."""
+    return Aggregation(rule=genesis.law.rule, faulty=genesis.law.faulty)
 
 
 def model_digest(chain: Store, height: int) -> bytes:
@@ -177,18 +180,23 @@ def model_digest(chain: Store, height: int) -> bytes:
 
 
 def read_model(chain: Store, height: int) -> Vector:
-    """Return the model after a block, (parameters,); 0: the untrained one."""
-    name = model_digest(chain, height)
-    return _read_vector(chain, name, f"the model after block {height}")
+    """Return the model after a block, (parameters,), without a server's moments; 0: the untrained one."""
+    return decode_weights(weights_file(chain.genesis, _read_global(chain, height)), layout_of(chain.genesis))
+
+
+def _read_global(chain: Store, height: int) -> bytes:
+    return _read_blob(chain, model_digest(chain, height), f"the model after block {height}")
 
 
 def read_updates(chain: Store, block: Block) -> list[Update]:
     """Read the updates aggregated into the model of a block, in client order; raise `NotOnChain` if one was pruned."""
-    height = block.header.height
-    return [
-        Update(update.client, _read_vector(chain, update.model, _update_name(update.client, height)), update.samples)
-        for update in block.body.aggregated
-    ]
+    height, layout = block.header.height, layout_of(chain.genesis)
+
+    def read(update: ModelUpdate) -> Vector:
+        what = f"the update of client {update.client} in block {height}"
+        return decode_weights(_read_blob(chain, update.model, what), layout)
+
+    return [Update(update.client, read(update), update.samples) for update in block.body.aggregated]
 
 
 def aggregate_without(
@@ -196,12 +204,19 @@ def aggregate_without(
 ) -> Vector:
     """Return the model that the block would have without the client's update, (parameters,).
 
-    If fewer than `min_updates` are left, the block would have been empty: the result is the model before it.
+    If fewer than `min_updates` are left, the block would have been empty: the result is the model before it. A server's
+    optimizer takes its step from the same model and moments before the block, towards the other aggregate.
     """
     others = [update for update in updates if update.client != client]
     if len(others) < chain.genesis.law.min_updates:
         return read_model(chain, block.header.height - 1)
-    return aggregate(aggregator_of(chain.genesis, own_functions), others)
+    aggregated = aggregate(aggregator_of(chain.genesis, own_functions), others)
+    server = read_rule(chain.genesis.law.aggregation)[1]
+    if server is None:
+        return aggregated
+    before = decode_state(server, _read_global(chain, block.header.height - 1), layout_of(chain.genesis))
+    weights: Vector = take_step(server, before, aggregated)[0]
+    return weights
 
 
 def aggregator_of(genesis: Genesis, own_functions: frozenset[str] = frozenset()) -> Aggregator:
@@ -212,16 +227,12 @@ def aggregator_of(genesis: Genesis, own_functions: frozenset[str] = frozenset())
     return get_aggregator(rule)
 
 
-def _read_vector(chain: Store, digest: bytes, what: str) -> Vector:
+def _read_blob(chain: Store, digest: bytes, what: str) -> bytes:
     data = chain.get_blob(digest)
     if data is None:
         kept = f"pruned, blocks {chain.checkpoint + 1} to {chain.height} have theirs" if chain.checkpoint else "missing"
         raise NotOnChain(f"{what}: its bytes ({digest.hex()[:16]}) are not stored: {kept}")
-    return decode_weights(data, layout_of(chain.genesis))
-
-
-def _update_name(client: int, height: int) -> str:
-    return f"the update of client {client} in block {height}"
+    return data
 
 
 def _expected_heights(height: int) -> str:

@@ -104,7 +104,7 @@ def _block_row(chain: Store, block: Block) -> Rows:
 
 
 def _update_rows(chain: Store, block: Block) -> Rows:
-    weights = sample_weights(block) if chain.genesis.law.aggregation == "mean" else {}
+    weights = sample_weights(block) if chain.genesis.law.rule == "mean" else {}
     for signed in block.body.updates:
         update = signed.update
         yield {

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
-from bdfl.scenario import LocalUnit, Optimizer, RateSchedule, Scenario
+from bdfl.scenario import LocalUnit, Optimizer, RateSchedule, Scenario, ServerOptimizer
 from bdfl.scheduling.queues import ConvergenceBound, convergence_bound
 from bdfl.types import PerClient
 
@@ -141,6 +141,8 @@ def list_unmet(
         found.append("Proximal term, label smoothing or augmentation: the steps follow another function than F.")
     if settings.weight_decay > 0:
         found.append(f"Weight decay {settings.weight_decay:g}: the steps follow another function than F.")
+    if settings.aggregation.server is not ServerOptimizer.NONE:
+        found.append(f"Server optimizer {settings.aggregation.server}: the proof has the mean as the next model.")
     if settings.aggregation.rule != "mean":
         found.append(f"Aggregation by {settings.aggregation.rule}: the proof has the weighted mean.")
     elif (stretch := mean_stretch(run, learning.samples)) > 1.0 + _SAME_RATE:

@@ -28,7 +28,7 @@ from bdfl.ledger.chain import (
     spent_after,
     start_chain,
 )
-from bdfl.ledger.chain_params import read_decision
+from bdfl.ledger.chain_params import read_decision, weights_file
 from bdfl.ledger.costs import NANO, to_measure
 from bdfl.ledger.errors import MissingBlob
 from bdfl.ledger.genesis import conditions_of, first_prospect, make_genesis
@@ -42,6 +42,7 @@ from bdfl.scenario import MiningMode, Scenario
 from bdfl.scenario.schema_learning import is_function
 from bdfl.transports.cost_model import ScenarioCostModel, Train, scheduled_problem, simulated_timing
 from bdfl.transports.faults import faults_of
+from bdfl.transports.interfaces import parent_model
 from bdfl.transports.simulated import Ending, Network, SimulatedNode, simulated_signer
 from bdfl.types import PerClientMask
 
@@ -187,7 +188,7 @@ class NetworkRun:
     def play(self, train: Train, on_block: Callable[[ChainState, Block, bytes], None]) -> None:
         """Play the remaining rounds; blocks that the archive has already are taken as they are.
 
-        `on_block` is called for every new block, recorded and archived: the chain before, the block, its model's bytes.
+        `on_block` is called for every new block, recorded and archived: the chain before, the block, its weights.
 
         Members start one block before the archive's tip and replay its round with its updates. So each has its own
         votes for the tip, which the chain does not record, and the run continues as if never interrupted. With faults a
@@ -206,7 +207,7 @@ class NetworkRun:
         model = store.get_blob(block.body.model)
         if model is None:
             raise MissingBlob(block.body.model)
-        on_block(before, block, model)
+        on_block(before, block, weights_file(store.genesis, model))
 
     def _play_members(self, train: Train, on_block: Callable[[ChainState, Block, bytes], None]) -> None:
         first = start_chain(self._archive.genesis, self._cache)
@@ -230,7 +231,8 @@ class NetworkRun:
         for state in self._states:
             if state.height < start.height:
                 world.remember(state)
-        nodes = [self._make_node(number, start, certificate) for number in range(self._scenario.clients.count)]
+        recovered = Recovered(certificate=certificate, model=parent_model(self._archive, start))
+        nodes = [self._make_node(number, start, recovered) for number in range(self._scenario.clients.count)]
 
         def settle(number: int, block: Block, certificate: Certificate) -> None:
             """Archive a block when the first honest member commits it."""
@@ -282,11 +284,11 @@ class NetworkRun:
         mining_ms = max(signed.vote.mining_ms for signed in certificate)
         return block.header.time_ms + mining_ms + round(self._scenario.protocol.voting_s * 1000)
 
-    def _make_node(self, number: int, chain: ChainState, certificate: Certificate) -> SimulatedNode:
+    def _make_node(self, number: int, chain: ChainState, recovered: Recovered) -> SimulatedNode:
         scenario, signer = self._scenario, simulated_signer(self._scenario.seed, number)
         context = Context(number, signer, simulated_timing(scenario), self._cache, scenario.rounds, is_alone=True)
         store = OverlayStore(self._archive, chain.height)
-        return SimulatedNode(context, store, state=begin(context, chain, Recovered(certificate=certificate)))
+        return SimulatedNode(context, store, state=begin(context, chain, recovered))
 
     def _keep(self, store: Store, block: Block, certificate: Certificate) -> None:
         for use in rested_on(block):

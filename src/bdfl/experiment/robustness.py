@@ -256,7 +256,8 @@ def poisoned_scenario(
         seed=seed,
         partition=msgspec.structs.replace(scenario.partition, method=partition, dirichlet=SKEWED_DIRICHLET),
         learning=msgspec.structs.replace(
-            scenario.learning, aggregation=Aggregation(rule=rule.name, faulty=rule.faulty)
+            scenario.learning,
+            aggregation=msgspec.structs.replace(scenario.learning.aggregation, rule=rule.name, faulty=rule.faulty),
         ),
         adversaries=adversaries,
     )

@@ -35,6 +35,7 @@ from bdfl.learning.training import Trainer
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Block, Genesis
 from bdfl.ledger.chain import ChainState
+from bdfl.ledger.chain_params import blob_limit, weights_file
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Verification
 from bdfl.processes import count_cores
@@ -176,7 +177,7 @@ def _follow_journal(
     federated: Federated, folder: RunFolder, archive: ChainStore, on_settled: Settled | None
 ) -> NetworkRun:
     """Return the run after the rounds of the journal, each compared with its block."""
-    cache = run_toolbox(federated.scenario, archive.genesis.model.size)
+    cache = run_toolbox(federated.scenario, blob_limit(archive.genesis))
     network = NetworkRun(federated.scenario, federated.draws, archive, cache)
     for row, block in zip(folder.rounds, archive.blocks(), strict=False):
         if row.model != block.body.model.hex() or row.selected != list(block.body.schedule.selected):
@@ -222,11 +223,11 @@ def _model_name(archive: ChainStore, round: int) -> bytes:
 
 
 def _read_model(archive: ChainStore, round: int) -> bytes:
-    """Bytes of the model after a round (0: untrained)."""
+    """Weights of the model after a round (0: untrained), as bytes."""
     data = archive.get_blob(_model_name(archive, round))
     if data is None:
         raise BadRunFolder(f"the chain has no model after round {round}, and going on needs it")
-    return data
+    return weights_file(archive.genesis, data)
 
 
 def _facts(federated: Federated) -> dict[str, str]:

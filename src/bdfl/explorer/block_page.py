@@ -81,7 +81,7 @@ def show_block(
     if block is None:
         return page
     header, body, law = block.header, block.body, genesis.law
-    weights = sample_weights(block) if law.aggregation == "mean" else {}
+    weights = sample_weights(block) if law.rule == "mean" else {}
     outcomes = {} if learned is None else dict(zip(learned.selected, learned.outcome, strict=False))
     modelled = body.modelled
     return replace(

@@ -422,7 +422,7 @@ class ChainRun:
                 num_votes=self.tallies.votes[number],
                 num_reports=self.tallies.reports[number],
                 convicted_in=self.tallies.offences.get(number, []),
-                is_mean=self.genesis.law.aggregation == "mean",
+                is_mean=self.genesis.law.rule == "mean",
             )
 
     # Rounds

@@ -13,6 +13,7 @@ from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import quorum_size
 from bdfl.scenario import LiveMode, QuorumRule, Scenario, scenario_digest
 from bdfl.scenario.files import named_functions
+from bdfl.server_optimizer import write_rule
 
 _SPOKEN_BYTES = 12
 
@@ -134,7 +135,7 @@ def _summarise(
         inputs=scenario.data.inputs,
         num_labels=scenario.partition.num_labels,
         scheduler=scenario.scheduler.name,
-        aggregation=aggregation.rule,
+        aggregation=write_rule(aggregation),
         faulty=aggregation.faulty,
         quorum=quorum_size(ledger.quorum, len(seats)),
         quorum_rule=ledger.quorum.value,

@@ -30,7 +30,7 @@ from bdfl.ledger.block import (
     header_seal,
 )
 from bdfl.ledger.chain import apply_block, start_chain
-from bdfl.ledger.chain_params import read_decision
+from bdfl.ledger.chain_params import read_decision, weights_file
 from bdfl.ledger.genesis import SIMULATED_TIME_MS, make_genesis
 from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.rules import make_body, make_header
@@ -100,6 +100,7 @@ class ServerChain:
         self._tip: Block | None = None
         self._times = ScenarioTimes(scenario, partial(drawn_conditions, draws))
         self._store = ChainStore.create(path, genesis, initial)
+        self._model = initial  # the global model, with its moments
 
     @property
     def selected(self) -> tuple[int, ...]:
@@ -125,7 +126,7 @@ class ServerChain:
             updates=[self._sign_update(client, models.get(client)) for client in state.schedule.selected],
             reports=list(self._sign_reports()),
             entries=(),
-            blobs=blobs,
+            blobs=blobs | {state.model: self._model},
             cache=self._cache,
         )
         modelled_ms = state.times_ms[-1] + body.modelled.delay_ns // 1_000_000
@@ -140,7 +141,8 @@ class ServerChain:
         self._keep(block, certificate, blobs | {body.model: model} if model else blobs)
         self._state = apply_block(state, block, self._cache)
         self._certificate, self._tip = certificate, block
-        return decode_weights(model, state.layout) if model else None
+        self._model = model or self._model
+        return decode_weights(weights_file(state.genesis, model), state.layout) if model else None
 
     def close(self) -> None:
         self._store.close()

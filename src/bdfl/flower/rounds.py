@@ -25,6 +25,7 @@ from bdfl.records import RoundRecord, RunRecord
 from bdfl.records.learning import CHAIN_FOLDER
 from bdfl.scenario import Scenario
 from bdfl.scheduling.registry import get_scheduler
+from bdfl.server_optimizer import ModelState, first_state, settings_of, take_step
 from bdfl.types import PerClientMask
 
 # Rounds of a scenario for a server with real clients: selection, costs and aggregation.
@@ -104,6 +105,8 @@ class ScheduledRounds:
             )
         scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
         self._aggregator = get_aggregator(scenario.learning.aggregation)
+        self._server = settings_of(scenario.learning.aggregation)
+        self._state: ModelState | None = None  # of the server, where it has an optimizer
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadRecordFolder(f"{folder}: exists already and is not empty, a new folder expected")
         self.scenario = scenario
@@ -158,6 +161,8 @@ class ScheduledRounds:
             raise OutOfTurn(f"round {round} asked for, {next_one} comes next")
         if round == 1:
             self._begin(layout, weights)
+            if self._server is not None:
+                self._state = first_state(self._server, weights)
         self._planned = planned = self._bind(next(self._rounds))
         decision = planned.decision
         return [
@@ -222,7 +227,12 @@ class ScheduledRounds:
         updates = [update for update in updates if update.samples > 0]
         if len(updates) < min_updates(self.scenario.learning.aggregation):
             return None
-        return aggregate(self._aggregator, updates)
+        aggregated = aggregate(self._aggregator, updates)
+        if self._server is None or self._state is None:
+            return aggregated
+        self._state = take_step(self._server, self._state, aggregated)
+        weights: Vector = self._state[0]
+        return weights
 
 
 def is_counted(weights: Vector | None) -> bool:

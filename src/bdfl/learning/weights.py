@@ -101,6 +101,11 @@ def _copy_finite(numbers: Vector, form: "_FileForm", weights: Vector) -> bool:
     return True
 
 
+def file_size(layout: Layout) -> int:
+    """Size of every file of the layout, in bytes."""
+    return _file_form(layout).size
+
+
 def is_finite(weights: Vector) -> bool:
     """Return whether every entry is finite; checked in blocks, as allocating memory for all at once is slow."""
     starts = range(0, weights.size, _FINITE_BLOCK)

@@ -362,6 +362,11 @@ class Law(Record, frozen=True):
     min_updates: Positive
     max_exchange_ns: Positive  # most modelled time of training and upload that a schedule gives one client
 
+    @property
+    def rule(self) -> str:
+        """The aggregation rule, without the server's optimizer."""
+        return self.aggregation.partition(" ")[0]
+
 
 class Privacy(Record, frozen=True):
     """The parameters of DP-SGD, the same for all members: all that epsilon depends on.

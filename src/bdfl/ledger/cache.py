@@ -13,8 +13,9 @@ from bdfl.aggregation import InvalidAggregation, Update, aggregate, get_aggregat
 from bdfl.learning.weights import InvalidWeights, Layout, Vector, decode_weights, encode_weights
 from bdfl.ledger import proof_of_work
 from bdfl.ledger.block import Header, ModelUpdate, header_seal
-from bdfl.ledger.errors import InvalidUpdate, MissingBlob
+from bdfl.ledger.errors import InvalidUpdate, MissingBlob, WrongModel
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
+from bdfl.server_optimizer import ModelState, ServerSettings, decode_state, encode_state, take_step
 
 MAX_ENTRIES = 2**16
 MAX_BYTES = 2**28
@@ -65,6 +66,14 @@ def decode_blob(blob: bytes, found: bytes, data: bytes, layout: Layout, out: Vec
         return decode_weights(data, layout, out)
     except InvalidWeights as error:
         raise InvalidUpdate("blob-model", "finite weights of the chain's model", error) from None
+
+
+def decode_parent(server: ServerSettings, data: bytes, layout: Layout) -> ModelState:
+    """Decode a global model with its moments; raises `WrongModel` if the bytes are none."""
+    try:
+        return decode_state(server, data, layout)
+    except InvalidWeights as error:
+        raise WrongModel("model-parent", "a global model of this chain with its moments", error) from None
 
 
 class VerificationCache:
@@ -149,6 +158,19 @@ class VerificationCache:
                 known = encode_weights(aggregate(get_aggregator(choice), given), layout)
             except (InvalidAggregation, InvalidWeights) as error:
                 raise InvalidUpdate("aggregate", f"updates that {choice.rule} can aggregate", error) from None
+            self._aggregates.put(key, known, len(known))
+        return known
+
+    def take_step(self, server: ServerSettings, layout: Layout, parent: bytes, aggregate: bytes) -> bytes:
+        """The bytes of the global model after the server's step from the model `parent` towards an aggregate.
+
+        Raises `WrongModel` if `parent` is no global model of this layout.
+        """
+        key = server, layout, self.digest(parent), self.digest(aggregate)
+        known = self._aggregates.get(key)
+        if known is None:
+            state = decode_parent(server, parent, layout)
+            known = encode_state(take_step(server, state, decode_weights(aggregate, layout)), layout)
             self._aggregates.put(key, known, len(known))
         return known
 

@@ -14,7 +14,7 @@ from bdfl.aggregation import SAMPLES_LIMIT, get_aggregator, min_updates, validat
 from bdfl.encoding import Digest, Positive, Record, record_digest
 from bdfl.errors import BdflError
 from bdfl.identity import is_public_key
-from bdfl.learning.weights import Layout, encode_weights
+from bdfl.learning.weights import Layout, file_size
 from bdfl.ledger.block import (
     FORMAT,
     MAX_BUDGET_PJ,
@@ -36,6 +36,7 @@ from bdfl.ledger.member_set import MemberSet, first_member_set, quorum_size
 from bdfl.scenario.schema_learning import Aggregation, is_function
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, make_problem
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
+from bdfl.server_optimizer import ServerSettings, read_rule
 
 # A scheduler's problem and decision, in floats, from the chain's integers.
 
@@ -127,6 +128,7 @@ class ChainParams:
     quorum: int  # of the active members
     layout: Layout
     aggregation: Aggregation
+    server: ServerSettings | None  # none: the aggregate is the next model
     scheduler: Scheduler
     problem: RoundProblem  # template: queues empty, no client reachable
 
@@ -169,6 +171,7 @@ def _read_params(genesis: Genesis, chain: bytes, cache: VerificationCache) -> Ch
     require_equal(InvalidGenesis, "format", FORMAT, genesis.format)
     member_set = first_member_set(genesis)
     _validate_members(member_set.members)
+    aggregation, server = _read_aggregation(genesis, cache.own_functions)
     return ChainParams(
         genesis=genesis,
         chain=chain,
@@ -176,7 +179,8 @@ def _read_params(genesis: Genesis, chain: bytes, cache: VerificationCache) -> Ch
         member_set=member_set,
         quorum=quorum_size(genesis.law.quorum, len(member_set.active)),
         layout=read_layout(genesis.model),
-        aggregation=_read_aggregation(genesis, cache.own_functions),
+        aggregation=aggregation,
+        server=server,
         scheduler=cache.recall(
             ("scheduler", genesis.scheduler.name, genesis.scheduler.parameters),
             lambda: _read_scheduler(genesis.scheduler),
@@ -254,14 +258,25 @@ def read_layout(form: ModelForm) -> Layout:
     least = 4 * layout.num_parameters
     if not least < form.size <= MAX_MODEL_SIZE:
         raise InvalidGenesis("model-size", f"{least} to {MAX_MODEL_SIZE} bytes for these tensors", form.size)
-    size = len(encode_weights(np.zeros(layout.num_parameters, np.float32), layout))
-    require_equal(InvalidGenesis, "model-size", size, form.size)
+    require_equal(InvalidGenesis, "model-size", file_size(layout), form.size)
     return layout
 
 
-def _read_aggregation(genesis: Genesis, own_functions: frozenset[str]) -> Aggregation:
+def blob_limit(genesis: Genesis) -> int:
+    """Size (bytes) of the largest blob of a chain: a global model, with any moments of the server's optimizer."""
+    server = read_rule(genesis.law.aggregation)[1]
+    return min(genesis.model.size, MAX_MODEL_SIZE) * (1 if server is None else 1 + server.num_moments)
+
+
+def weights_file(genesis: Genesis, model: bytes) -> bytes:
+    """The file of the weights alone of a global model."""
+    return model[: genesis.model.size]
+
+
+def _read_aggregation(genesis: Genesis, own_functions: frozenset[str]) -> tuple[Aggregation, ServerSettings | None]:
     law = genesis.law
-    choice = Aggregation(rule=law.aggregation, faulty=law.faulty)
+    rule, server = read_rule(law.aggregation)
+    choice = Aggregation(rule=rule, faulty=law.faulty)
     if is_function(choice.rule) and choice.rule not in own_functions:
         raise InvalidGenesis("aggregation", "a rule of bdfl, or a function that is allowed to run here", choice.rule)
     try:
@@ -272,7 +287,7 @@ def _read_aggregation(genesis: Genesis, own_functions: frozenset[str]) -> Aggreg
         raise InvalidGenesis("aggregation", "a rule that exists and can be worked out", error) from None
     if law.min_updates < least:
         raise InvalidGenesis("min-updates", f"at least {least} for {choice.rule}", law.min_updates)
-    return choice
+    return choice, server
 
 
 def _read_scheduler(name: SchedulerName) -> Scheduler:

@@ -48,6 +48,7 @@ from bdfl.ledger.errors import BadSchedule, InvalidGenesis
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
 from bdfl.scenario import Scenario, scenario_digest
 from bdfl.scenario.schema_learning import is_function
+from bdfl.server_optimizer import write_rule
 from bdfl.types import PerClient
 
 _UNKNOWN_EXCHANGE_NS = 3600 * NANO  # if no client is reachable yet
@@ -241,7 +242,7 @@ def _law_of(scenario: Scenario, target_ms: int, members: Sequence[Member]) -> La
         work=ledger.work,
         difficulty=max(1, count_units(scenario.mining.difficulty / ledger.cycles_per_hash, ONE, "ledger difficulty")),
         target_ms=target_ms,
-        aggregation=aggregation.rule,
+        aggregation=write_rule(aggregation),
         faulty=aggregation.faulty,
         min_updates=min_updates(aggregation),
         max_exchange_ns=_max_exchange_ns(scenario, members),

@@ -44,6 +44,7 @@ from bdfl.ledger.errors import (
     BadTime,
     BadUpdate,
     BadWork,
+    MissingBlob,
     WrongModel,
     WrongQueues,
     WrongReceipts,
@@ -115,7 +116,8 @@ def validate_model(state: ChainState, block: Block, blobs: Mapping[bytes, bytes]
     """The bytes of the block's global model, recomputed; empty for an empty block, which keeps the model.
 
     Raises `WrongModel` if the block names another digest, `InvalidUpdate` if an update's bytes are no model, and
-    `MissingBlob` if they are not among `blobs`. [Li24, Section III-A] step 4: the aggregate agrees in every bit.
+    `MissingBlob` if they are not among `blobs`, or those of the parent's model where a server's optimizer goes on from
+    it. [Li24, Section III-A] step 4: the aggregate agrees in every bit.
     """
     if block.body.is_empty:
         return b""
@@ -306,12 +308,21 @@ def is_too_few(state: ChainState, updates: Sequence[SignedUpdate]) -> bool:
 def aggregate_updates(
     state: ChainState, updates: Sequence[SignedUpdate], blobs: Mapping[bytes, bytes], cache: VerificationCache
 ) -> bytes:
-    """The bytes of the global model that the chain's rule aggregates from these updates."""
-    return cache.aggregate(state.params.aggregation, state.layout, aggregated_updates(updates), blobs)
+    """The bytes of the global model that the chain's rule, and the server's optimizer if any, make of these updates.
+
+    Raises `MissingBlob`, also for the parent's model where there is an optimizer.
+    """
+    params = state.params
+    aggregate = cache.aggregate(params.aggregation, state.layout, aggregated_updates(updates), blobs)
+    if params.server is None:
+        return aggregate
+    if state.model not in blobs:
+        raise MissingBlob(state.model)
+    return cache.take_step(params.server, state.layout, blobs[state.model], aggregate)
 
 
 def required_blobs(state: ChainState, block: Block) -> list[bytes]:
-    """Digests whose bytes `validate_model` needs, each once."""
+    """Digests of the updates whose bytes `validate_model` needs, each once."""
     return list(dict.fromkeys(update.model for update in block.body.aggregated))
 
 
@@ -330,7 +341,8 @@ def make_body(
 ) -> tuple[Body, bytes]:
     """The body of the next block from valid statements in any order, and the bytes of its model, empty if it is.
 
-    `certificate` holds the votes for the tip, `blobs` the bytes of all updates to aggregate.
+    `certificate` holds the votes for the tip, `blobs` the bytes of all updates to aggregate, and those of the parent's
+    model where there is a server's optimizer.
     """
     updates = sorted(updates, key=lambda signed: signed.update.client)
     reports = sorted(reports, key=lambda signed: signed.report.client)

@@ -14,7 +14,7 @@ from typing import Self
 from bdfl.encoding import Record, digest
 from bdfl.ledger.blob_store import BLOBS_FOLDER, LOCK_FILE, BlobFolder, lock_folder
 from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote, chain_id
-from bdfl.ledger.chain_params import MAX_MODEL_SIZE
+from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.sqlite_database import Database
 from bdfl.ledger.sqlite_tables import ChainRows, Statement, write_genesis
@@ -64,7 +64,7 @@ class ChainStore:
         self._batch: _Batch | None = None
         self.genesis = self._rows.genesis()
         self._chain = chain_id(self.genesis)
-        self._blob_size = min(self.genesis.model.size, MAX_MODEL_SIZE)  # of any blob
+        self._blob_size = blob_limit(self.genesis)
 
     @classmethod
     def create(

@@ -206,6 +206,7 @@ class _Verifier:
         if initial is None:
             raise MissingBlob(genesis.model.initial)
         validate_initial_model(genesis, initial, self._cache)
+        self._model = genesis.model.initial, initial  # the newest global model at hand: its digest and bytes
 
     def verify(self, stage: _Stage) -> BlockVerdict:
         """Verify the next block; raises `RuleBroken` if it is not valid."""
@@ -250,15 +251,26 @@ class _Verifier:
         found = {blob: future.result() for blob, future in stage.updates.items()}
         self._cache.handed = {blob: model for blob, model in found.items() if model is not None}
         try:
-            model = validate_model(self._state, block, dict.fromkeys(self._cache.handed, b""), self._cache)
+            blobs = dict.fromkeys(self._cache.handed, b"") | self._read_parent()
+            model = validate_model(self._state, block, blobs, self._cache)
         finally:
             self._cache.handed = {}
+        self._model = block.body.model, model
         stored = None if stage.model is None else stage.model.result()
         if stored is None:
             raise MissingBlob(block.body.model)
         if stored != model:  # the aggregate has the digest that the block names, so other bytes have another one
             raise WrongModel("model-stored", block.body.model, digest(stored))
-        return ModelCheck.RECOMPUTED, len(found) * len(model)
+        return ModelCheck.RECOMPUTED, len(found) * self._store.genesis.model.size
+
+    def _read_parent(self) -> dict[bytes, bytes]:
+        """The model that a server's optimizer goes on from, by digest; nothing where there is none."""
+        wanted = self._state.model
+        if self._state.params.server is None:
+            return {}
+        name, data = self._model
+        found = data if name == wanted else self._store.get_blob(wanted)
+        return {} if found is None else {wanted: found}
 
     def _verify_proofs(self, block: Block) -> None:
         """Check that the kept Merkle proofs lead from every update to the block."""

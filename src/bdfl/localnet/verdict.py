@@ -13,6 +13,7 @@ from bdfl.encoding import digest, encode
 from bdfl.experiment.training_run import prepare_run
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.weights import decode_weights
+from bdfl.ledger.chain_params import weights_file
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import StoreError
@@ -197,9 +198,9 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
             for block in islice(store.blocks(), verdict.height):
                 empty += block.body.is_empty
                 updates += 0 if block.body.is_empty else len(block.body.updates)
-            model = store.get_blob(store.block(verdict.height).body.model)
+            genesis, model = store.genesis, store.get_blob(store.block(verdict.height).body.model)
         if model is not None and not scenario.learning.personal:  # those layers are the members'
-            accuracy, loss = evaluate_model(scenario, model)
+            accuracy, loss = evaluate_model(scenario, weights_file(genesis, model))
     return NetworkSummary(
         folder=str(folder),
         scenario=network.scenario,

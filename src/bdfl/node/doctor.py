@@ -17,6 +17,7 @@ from bdfl.federation.keys import load_key
 from bdfl.federation.membership_change import ChangeFile, read_admissions
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
+from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.member_set import MemberSet, read_member_set
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.store import DamagedStore, StoreError, StoreInUse
@@ -248,7 +249,7 @@ def _model_bytes(genesis: GenesisFile, scenario: Scenario, height: int) -> int:
     begin = genesis.genesis
     num_rounds = max(scenario.rounds - height, 0)
     num_kept = min(num_rounds, scenario.ledger.keep_blocks or num_rounds)
-    return num_kept * begin.model.size * (len(begin.schedule.selected) + 1)
+    return num_kept * (begin.model.size * len(begin.schedule.selected) + blob_limit(begin))
 
 
 def _megabytes(num_bytes: int) -> str:

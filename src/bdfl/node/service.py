@@ -19,6 +19,7 @@ from bdfl.federation.membership_change import authorities_of
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.block import Block
 from bdfl.ledger.chain import ChainState, modelled_costs
+from bdfl.ledger.chain_params import blob_limit, weights_file
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.sqlite_store import ChainStore
@@ -291,7 +292,7 @@ class NodeService:
             listen=settings.listen,
             peers=settings.peers,
             tls=tls,
-            max_blob_size=genesis.genesis.model.size,
+            max_blob_size=blob_limit(genesis.genesis),
             fetch_s=waits.fetch_s,
             lease_s=waits.lease_s,
             num_access_points=len(genesis.access_points),
@@ -358,7 +359,8 @@ class NodeService:
         if model is None:
             return
         self._is_evaluating = True
-        self._training.evaluate(model, lambda answer: self._take_evaluation(block.header.height, answer))
+        weights = weights_file(self._identity.genesis.genesis, model)
+        self._training.evaluate(weights, lambda answer: self._take_evaluation(block.header.height, answer))
 
     def _take_evaluation(self, height: int, answer: Judged | Failed) -> None:
         self._is_evaluating = False

@@ -16,6 +16,7 @@ from bdfl.federation.member_card import Card
 from bdfl.federation.membership_change import ChangeFile, find_admission, find_number, read_admissions
 from bdfl.identity import Signer
 from bdfl.learning.personal import PERSONAL_FOLDER
+from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.scenario import Scenario
 from bdfl.transports.live.certificates import TlsFiles, common_name_of, issue_leaf, issuer_of, member_name, roots_pem
@@ -176,7 +177,9 @@ def default_quota(genesis: GenesisFile, scenario: Scenario, last_height: int | N
     and its remains from before a restart.
     """
     num_kept = scenario.ledger.keep_blocks or max(last_height or 0, scenario.rounds)
-    return genesis.genesis.model.size * (num_kept + 3) * (2 * len(genesis.public_keys) + 1)
+    founding = genesis.genesis
+    a_round = 2 * len(genesis.public_keys) * founding.model.size + blob_limit(founding)
+    return a_round * (num_kept + 3)
 
 
 @contextmanager

@@ -340,8 +340,9 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
     """Commit the block and enter the next round."""
     stop_mining(draft)
     charge_lateness(draft)
+    model = b""
     if not is_trusted:
-        model = validate_model(draft.chain, candidate.block, draft.blobs, draft.cache)  # not held for every candidate
+        model = validate_model(draft.chain, candidate.block, draft.needed_blobs, draft.cache)  # not held for each
         if model:
             draft.do(Store(KeptBlob(candidate.block.body.model, model)))
     draft.do(Commit(candidate.block, certificate, is_trusted))
@@ -352,6 +353,8 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
     draft.chain = _follow_block(draft, candidate.block)
     draft.start_height(certificate)
     draft.lacks_model = is_trusted
+    if draft.chain.params.server is not None and (model or is_trusted):
+        draft.model = model
     drop_settled(draft)
     draft.end = find_end(draft.context, draft.chain)
     if not is_last:

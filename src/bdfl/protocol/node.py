@@ -80,6 +80,7 @@ def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RE
         own_votes=own_votes,
         end=end,
         lacks_model=recovered.lacks_model,
+        model=recovered.model,
     )
     draft = Draft(context, state, 0, 0)
     if not is_done:

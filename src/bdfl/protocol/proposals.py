@@ -54,7 +54,7 @@ def _make_own_body(draft: Draft) -> Body:
         updates=tuple(signed for client, signed in draft.held_updates.items() if client not in left_out),
         reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
         entries=choose_entries(draft),
-        blobs=draft.blobs,
+        blobs=draft.needed_blobs,
         cache=draft.cache,
     )
     return body
@@ -170,6 +170,8 @@ def _note_false_work(draft: Draft, block: Block) -> None:
 
 def complete_candidates(draft: Draft) -> None:
     """Recompute the models of candidates whose blobs are all held now; drop those with an invalid blob or model."""
+    if draft.lacks_model and draft.chain.params.server is not None:
+        return  # its optimizer goes on from that model
     for candidate in list(draft.candidates.values()):
         blobs = () if candidate.is_valid else required_blobs(draft.chain, candidate.block)
         if candidate.is_valid or not all(blob in draft.blobs for blob in blobs):
@@ -177,7 +179,7 @@ def complete_candidates(draft: Draft) -> None:
                 _drop(draft, candidate)
             continue
         try:
-            validate_model(draft.chain, candidate.block, draft.blobs, draft.cache)
+            validate_model(draft.chain, candidate.block, draft.needed_blobs, draft.cache)
         except InvalidBlock as error:
             draft.refuse(candidate.block.header.proposer, error)
             _drop(draft, candidate)

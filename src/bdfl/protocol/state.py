@@ -145,6 +145,7 @@ class Recovered:
     progress: KeptProgress | None = None
     blobs: Mapping[bytes, bytes] = field(default_factory=dict)
     lacks_model: bool = False
+    model: bytes = b""  # as in `NodeState`
 
 
 VoteKey: TypeAlias = tuple[int, Kind, int, bytes]  # attempt, kind, voter, block: a voter may equivocate
@@ -169,6 +170,7 @@ class NodeState:
     updates: Mapping[int, SignedUpdate]  # valid statements; their blobs may be missing
     reports: Mapping[int, SignedReport]
     blobs: Mapping[bytes, bytes]  # checked models of this height's updates
+    model: bytes = b""  # the parent's model, where a server's optimizer goes on from it; empty: `lacks_model`
     in_time_updates: frozenset[int] = frozenset()  # held, with their blobs, while collecting
     in_time_reports: Collection[int] = frozenset()
     announced: frozenset[int] = frozenset()  # members whose updates were announced, not only seen in a block

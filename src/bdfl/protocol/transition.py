@@ -62,6 +62,7 @@ class Draft:
     updates: dict[int, SignedUpdate]
     reports: MutableMapping[int, SignedReport]
     blobs: dict[bytes, bytes]
+    model: bytes
     in_time_updates: frozenset[int]
     in_time_reports: Collection[int]
     announced: frozenset[int]
@@ -252,6 +253,11 @@ class Draft:
         """Return whether an update is complete: its blob is held, or none is needed."""
         model = update.update.model
         return update.update.is_declined or update.update.samples == 0 or model in self.blobs
+
+    @property
+    def needed_blobs(self) -> Mapping[bytes, bytes]:
+        """Bytes that the next model is made of: of held updates, and of the parent's model for a server's optimizer."""
+        return {**self.blobs, self.chain.model: self.model} if self.model else self.blobs
 
     def note_reports(self) -> None:
         """Record the reports held now as held in time."""

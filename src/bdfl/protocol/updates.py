@@ -5,6 +5,8 @@ from functools import partial
 
 from bdfl.identity import Meaning
 from bdfl.ledger.block import ModelUpdate, Report, SignedReport, SignedUpdate, TwoUpdates
+from bdfl.ledger.cache import decode_parent
+from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_report, validate_update, validate_update_blob
 from bdfl.protocol.deadlines import is_given_up, is_punctual, note_heard, set_deadlines
@@ -138,7 +140,7 @@ def fetch_blob(draft: Draft, blob: bytes, holder: int) -> None:
 def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
     """Take a requested blob and return its digest; none if it is refused. An invalid model is not requested again."""
     form = draft.chain.genesis.model
-    if len(data) != form.size:
+    if len(data) not in (form.size, blob_limit(draft.chain.genesis)):
         draft.refuse(sender, f"blob: {len(data)} bytes given, {form.size} expected")
         return None
     blob = draft.cache.digest(data)
@@ -148,14 +150,21 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
             draft.refuse(None, f"blob {blob.hex()[:12]}: not wanted, or not any more")  # not the sender's fault
         return None
     samples = draft.chain.members[client].limits.samples
+    server = draft.chain.params.server if draft.lacks_model and blob == draft.chain.model else None
     try:
-        validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob, 0), data, draft.cache)
+        if server is None:
+            validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob, 0), data, draft.cache)
+        else:
+            decode_parent(server, data, draft.chain.layout)
     except InvalidBlock as error:
         draft.refuse(client, error)
         draft.refused |= {blob}
         draft.updates = {who: signed for who, signed in draft.updates.items() if signed.update.model != blob}
         return None
-    draft.blobs[blob] = data
+    if server is None:
+        draft.blobs[blob] = data
+    else:
+        draft.model = data
     draft.do(Store(KeptBlob(blob, data)))
     note_in_time(draft, client)
     return blob

@@ -54,6 +54,7 @@ from bdfl.scenario.schema_learning import (
     Privacy,
     QuorumRule,
     RateSchedule,
+    ServerOptimizer,
     WorkKind,
 )
 from bdfl.scenario.validation import ScenarioError
@@ -106,6 +107,7 @@ __all__ = [
     "ScenarioError",
     "ScenarioRow",
     "SchedulerChoice",
+    "ServerOptimizer",
     "Uniform",
     "WorkKind",
     "describe_scenario",

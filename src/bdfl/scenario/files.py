@@ -4,6 +4,8 @@ import hashlib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,6 +36,7 @@ _Table: TypeAlias = dict[str, Plain]
 _YOUNGER_KEYS = {  # left out of the digest where they have their default, so older scenarios keep theirs
     "data": ("inputs", "input_range", "validation_samples"),
     "learning": OPTIMIZATION_KEYS,
+    "learning.aggregation": ("server", "server_rate", "server_betas", "server_epsilon"),
 }
 _INLINE = (
     "scheduler.parameters",
@@ -162,12 +165,13 @@ def scenario_digest(scenario: Scenario) -> str:
         except OSError as error:
             raise ScenarioError("radio.trace", f"{radio.trace}: {error.strerror}", "expected a readable file") from None
         scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(radio, trace=content))
-    plain: dict[str, dict[str, Plain]] = msgspec.to_builtins(scenario)
+    plain = msgspec.to_builtins(scenario)
     usual = msgspec.to_builtins({"data": DataChoice(), "learning": Learning()})
     for table, keys in _YOUNGER_KEYS.items():
+        given, default = (reduce(getitem, table.split("."), tables) for tables in (plain, usual))
         for key in keys:
-            if plain[table][key] == usual[table][key]:
-                del plain[table][key]
+            if given[key] == default[key]:
+                del given[key]
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 
 

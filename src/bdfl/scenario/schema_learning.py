@@ -105,6 +105,14 @@ class RateSchedule(StrEnum):
     COSINE = "cosine"  # half a cosine, from learning_rate in round 1 towards 0 after the last
 
 
+class ServerOptimizer(StrEnum):
+    """Step from the aggregate of a round to the next global model; its moments are part of the chain."""
+
+    NONE = "none"  # the aggregate itself
+    MOMENTUM = "momentum"  # FedAvgM
+    ADAM = "adam"  # FedAdam
+
+
 class Augmentation(StrEnum):
     """Random change of a training image, drawn anew each time a client uses it."""
 
@@ -172,7 +180,12 @@ def validate_partition(choice: PartitionChoice) -> None:
         raise refuse_value("partition.parameters", choice.parameters, allowed)
 
 
+MICRO = 10**6  # units of noise, clipping, epsilon and of the server's optimizer on the chain
+SERVER_LIMIT = 1000  # on the rate and the epsilon of the server's optimizer
+
 Decay = Annotated[float, Meta(ge=0, lt=1)]
+ServerDecay = Annotated[float, Meta(ge=0, le=1 - 1 / MICRO)]
+ServerNumber = Annotated[float, Meta(ge=1 / MICRO, le=SERVER_LIMIT)]
 
 
 class Aggregation(Section, frozen=True, kw_only=True):
@@ -187,6 +200,18 @@ class Aggregation(Section, frozen=True, kw_only=True):
         ),
     ] = "mean"
     faulty: Annotated[int, Meta(ge=0), about("", "ours", "faulty updates a robust rule must tolerate in a round")] = 0
+    server: Annotated[
+        ServerOptimizer, about("", "ours", "step from the aggregate to the next model: none, momentum or adam")
+    ] = ServerOptimizer.NONE
+    server_rate: Annotated[
+        ServerNumber | None, about("", "ours", "rate of that step; none: 1 for momentum, 0.01 for adam")
+    ] = None
+    server_betas: Annotated[
+        tuple[ServerDecay, ServerDecay], about("", "ours", "decay of its moments; momentum uses the first")
+    ] = (0.9, 0.99)
+    server_epsilon: Annotated[
+        ServerNumber, about("", "ours", "tau of adam, added to the root of the second moment")
+    ] = 0.001
 
 
 class Learning(Section, frozen=True, kw_only=True):
@@ -260,7 +285,6 @@ OPTIMIZATION_KEYS = (
 
 # Settings of differentially private training, off by default.
 
-MICRO = 10**6  # units of noise, clipping and epsilon on the chain
 ATTO = 10**18  # units of delta there
 
 Noise = Annotated[float, Meta(ge=1 / MICRO, le=10_000)]

@@ -212,14 +212,15 @@ def rebuild_block(
     moment: Moment, block: Block, updates: tuple[SignedUpdate, ...], entries: tuple[Entry, ...]
 ) -> Block | None:
     """The block with these updates and entries in place of its own; none if a needed blob is missing."""
+    before = _state_before(moment, block)
     try:
         body, _ = make_body(
-            _state_before(moment, block).chain,
+            before.chain,
             certificate=block.body.parent_certificate,
             updates=updates,
             reports=block.body.reports,
             entries=entries,
-            blobs=moment.memory.blobs,
+            blobs=moment.memory.blobs | ({before.chain.model: before.model} if before.model else {}),
             cache=moment.context.cache,
         )
     except MissingBlob:

@@ -294,4 +294,10 @@ def read_recovered(store: Store, chain: ChainState) -> Recovered:
         progress=KeptProgress(kept.height, kept.attempt, kept.lock) if kept.attempt else None,
         blobs={name: data for name, data in blobs.items() if data is not None},
         lacks_model=not store.has_blob(chain.model),
+        model=parent_model(store, chain),
     )
+
+
+def parent_model(store: Store, chain: ChainState) -> bytes:
+    """Read the model that a server's optimizer goes on from; empty if the chain has none, or the store lacks it."""
+    return b"" if chain.params.server is None else store.get_blob(chain.model) or b""

@@ -17,6 +17,7 @@ from bdfl.identity import Signer
 from bdfl.ledger import store as keeping
 from bdfl.ledger.block import Block, Certificate, Genesis, Kind, MembershipChange, header_seal
 from bdfl.ledger.cache import VerificationCache
+from bdfl.ledger.chain_params import weights_file
 from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import (
@@ -494,7 +495,7 @@ class Network:
         model = node.store.get_blob(effect.model)
         if model is None:
             raise RuntimeError(f"node {node.number}: the model {effect.model.hex()} of round {effect.height} is gone")
-        trained = self._world.train(node.number, chain, model)
+        trained = self._world.train(node.number, chain, weights_file(chain.genesis, model))
         return TrainingFinished(effect.height, effect.parent, trained, self._world.spent_micro(node.number, chain))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from bdfl.ledger.chain import ChainState
+from bdfl.ledger.chain_params import blob_limit, weights_file
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
     Commit,
@@ -170,7 +171,7 @@ class Effects:
                 self._send(effect, chain)
             case FetchBlob():
                 if chain.tip == self._find_chain().tip:
-                    self._link.fetch(effect.blob, chain.genesis.model.size, (effect.holder,))
+                    self._link.fetch(effect.blob, _size_of(effect.blob, chain), (effect.holder,))
             case ServeDecided():
                 self._serve_decided(effect, chain)
             case Train():
@@ -232,7 +233,7 @@ class Effects:
             self._give(TrainingFinished(effect.height, effect.parent, trained, self._work.spent_micro(chain)))
 
         self._training = effect.parent
-        self._work.train(chain, model, finish)
+        self._work.train(chain, weights_file(chain.genesis, model), finish)
 
     def _measure(self, effect: Measure, chain: ChainState) -> None:
         if effect.round != chain.height + 2 or chain.tip != self._find_chain().tip:
@@ -244,3 +245,9 @@ class Effects:
     def _mine(self, effect: Mine, chain: ChainState) -> None:
         if effect.header.parent == chain.tip:
             self._work.mine(chain, effect.header, lambda nonce: self._give(NonceFound(effect.header, nonce)))
+
+
+def _size_of(blob: bytes, chain: ChainState) -> int:
+    """Return the size of a blob to fetch: an update, or the global model with its moments."""
+    genesis = chain.genesis
+    return blob_limit(genesis) if blob == chain.model != genesis.model.initial else genesis.model.size

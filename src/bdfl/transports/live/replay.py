@@ -179,7 +179,7 @@ class _Player:
         self._context = Context(
             began.number, self._tape, timing, cache, began.last_height, keep_blocks=began.keep_blocks
         )
-        self._state: NodeState = begin(self._context, chain, self._recovered(began))
+        self._state: NodeState = begin(self._context, chain, self._recovered(began, chain))
 
     def play(self, entry: LoggedStep) -> None:
         if not self._is_whole:
@@ -225,8 +225,9 @@ class _Player:
         self._last_height = height
         self._decided.add(height)
 
-    def _recovered(self, began: LogHeader) -> Recovered:
+    def _recovered(self, began: LogHeader, chain: ChainState) -> Recovered:
         blobs = {blob: self._store.get_blob(blob) for blob in began.blobs}
+        goes_on = chain.params.server is not None and not began.lacks_model
         return Recovered(
             certificate=began.certificate,
             update=began.update,
@@ -236,6 +237,7 @@ class _Player:
             progress=progress_of(began),
             blobs={blob: self._needed(blob, data) for blob, data in blobs.items()},
             lacks_model=began.lacks_model,
+            model=self._needed(chain.model, self._store.get_blob(chain.model)) if goes_on else b"",
         )
 
     def _needed(self, blob: bytes, data: bytes | None) -> bytes:

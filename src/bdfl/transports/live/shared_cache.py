@@ -9,6 +9,7 @@ from bdfl.learning.weights import Layout, Vector
 from bdfl.ledger.block import ModelUpdate
 from bdfl.ledger.cache import MAX_BYTES, MAX_ENTRIES, LruCache, VerificationCache
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
+from bdfl.server_optimizer import ServerSettings
 
 _ROUNDS = 4  # cached
 _STATEMENTS = 32  # of one member in a round
@@ -77,6 +78,10 @@ class SharedVerificationCache(VerificationCache):
     ) -> bytes:
         with self._alone(("aggregate", tuple((one.client, one.model) for one in updates))):
             return super().aggregate(choice, layout, updates, blobs)
+
+    def take_step(self, server: ServerSettings, layout: Layout, parent: bytes, aggregate: bytes) -> bytes:
+        with self._alone(("step", id(parent), id(aggregate))):
+            return super().take_step(server, layout, parent, aggregate)
 
     def recall(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         with self._alone(("other", key)):
