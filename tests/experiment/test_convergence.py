@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bdfl.experiment import simulate
-from bdfl.experiment.convergence import CannotSay, count_steps, estimate_convergence, mean_stretch
+from bdfl.experiment.bounds import CannotSay, count_steps, estimate_convergence, mean_stretch
 from bdfl.records import LearningRound, collect_learning
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.queues import convergence_bound

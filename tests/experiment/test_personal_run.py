@@ -229,4 +229,5 @@ def test_an_auditor_without_the_personal_layers_is_told_so_in_one_line(whole, mo
     client = (
         next(block for block in ChainStore.open(path / "chain", read_only=True).blocks()).body.updates[0].update.client
     )
-    assert CliRunner().invoke(app, ["chain", "without", str(path), str(client)]).exit_code == 0
+    out = ["--out", str(path / "without.safetensors")]
+    assert CliRunner().invoke(app, ["chain", "without", str(path), str(client), *out]).exit_code == 0

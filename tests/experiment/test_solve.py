@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from bdfl.errors import InvalidProblem
-from bdfl.experiment.simulation import prove_bound
-from bdfl.experiment.solve import decode_problem, solve
+from bdfl.experiment.simulation import decode_problem, prove_bound, solve
 from bdfl.scenario import Scenario
 from bdfl.scheduling.exact import exact_power
 from bdfl.scheduling.problem import Status

@@ -15,8 +15,7 @@ from bdfl.audit.influence import leave_out
 from bdfl.audit.lineage import trace_model
 from bdfl.environment import draw_federation, draw_rounds
 from bdfl.experiment.comparison import compare
-from bdfl.experiment.simulation import simulate
-from bdfl.experiment.solve import solve
+from bdfl.experiment.simulation import simulate, solve
 from bdfl.experiment.statistics import mean_interval
 from bdfl.explorer import BadRequest, Busy, NotHere
 from bdfl.explorer.documents import ModelDocument, WhatIfDocument, WhatIfSettings

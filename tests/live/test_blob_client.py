@@ -12,7 +12,7 @@ from bdfl.transports.live import blob_transfer
 from bdfl.transports.live.blob_client import BlobClient
 from bdfl.transports.live.blob_transfer import Absent, Answer, Download, NotYet, Piece, Silence
 from bdfl.transports.live.envelope import PieceRequest
-from bdfl.transports.live.fetch_timeouts import FetchTimeouts
+from bdfl.transports.live.timeouts import FetchTimeouts
 from tests.live.network_of_links import wait_until
 
 S = 1_000_000_000

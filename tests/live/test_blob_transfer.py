@@ -8,7 +8,7 @@ import pytest
 
 from bdfl.encoding import digest
 from bdfl.transports.live.blob_transfer import Absent, Answer, DownloadRequest, Downloads, NotYet, Piece, Silence
-from bdfl.transports.live.fetch_timeouts import FetchTimeouts
+from bdfl.transports.live.timeouts import FetchTimeouts
 
 S = 1_000_000_000
 SIZE = 20_000

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bdfl.experiment.convergence import estimate_convergence
+from bdfl.experiment.bounds import estimate_convergence
 from bdfl.experiment.statistics import cumulative_delay, is_below_rate, is_overdrawn
 from bdfl.report.cost_figures import show_energy, show_participation, show_schedule
 from bdfl.report.learning_figures import (

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bdfl.experiment import Interval, bound_long_run, compare, simulate
-from bdfl.experiment.solve import decode_problem, solve
+from bdfl.experiment.simulation import decode_problem, solve
 from bdfl.report.tables import (
     gap_text,
     interval,

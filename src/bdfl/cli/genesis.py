@@ -349,7 +349,7 @@ def merge(
 
 def _print_summary(summary: "GenesisSummary", written: Path | None, *, as_json: bool) -> None:
     """Print a draft or genesis, and the file it was written to."""
-    from bdfl.report.network_tables import describe_founding
+    from bdfl.report.chain_tables import describe_founding
 
     show_result(summary, lambda: describe_founding(summary), as_json=as_json)
     if written is not None and not as_json:
@@ -359,7 +359,7 @@ def _print_summary(summary: "GenesisSummary", written: Path | None, *, as_json: 
 def _print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> None:
     """Print the public content of a card, and the file it was written to."""
     from bdfl.federation.member_card import describe_card
-    from bdfl.report.network_tables import tabulate_card
+    from bdfl.report.chain_tables import tabulate_card
 
     show_result(describe_card(signed.card), lambda: [tabulate_card(signed.card)], as_json=as_json)
     if written is not None and not as_json:

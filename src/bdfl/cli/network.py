@@ -300,7 +300,7 @@ def _report_verdict(folder: Path, took_s: float, *, is_done: bool, as_json: bool
     if as_json:
         print_json(summary)
     else:
-        from bdfl.report.network_tables import tabulate_summary
+        from bdfl.report.chain_tables import tabulate_summary
 
         print_out(*tabulate_summary(summary))
         say(f"network {folder}")

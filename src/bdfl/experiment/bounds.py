@@ -1,18 +1,23 @@
-"""Lower bounds on the delay: the dual bound on a scenario's long run, and on the rounds of one run."""
+"""Bounds: the least delay of a scenario's long run and of one run's rounds, and Lemma 1 for a finished run."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
 from bdfl.experiment.simulation import Draws, draw_run, round_problems
-from bdfl.scenario import MiningMode, Scenario
+from bdfl.learning.training import Outcome, num_local_steps
+from bdfl.records import LearningRecord, PerRound, RunRecord
+from bdfl.scenario import LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
 from bdfl.scheduling.bound import DualBound, dual_bound
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
+from bdfl.scheduling.queues import ConvergenceBound, convergence_bound
 from bdfl.scheduling.registry import BASELINES
+from bdfl.types import PerClient
 
 # Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path.
 # There any multipliers give a bound, and better ones raise it only slightly (0.05 % on the paper's scenarios).
@@ -117,3 +122,201 @@ def _scaled_steps(relative: Sequence[float], problems: Sequence[RoundProblem]) -
 
 def _share_feasible(bound: DualBound) -> float:
     return float(np.count_nonzero(bound.values_s) / len(bound.values_s))
+
+
+_SAME_RATE = 0.01  # participation and beta count as equal up to this
+
+
+@dataclass(frozen=True)
+class CannotSay:
+    """The reason why a run does not determine the constants of Lemma 1."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LemmaConstants:
+    """Constants of Lemma 1, estimated from a run.
+
+    `smoothness` and `gradient_norm` are the largest values observed, so the true constants are no smaller: these
+    estimates can make the bound too low, but never too high.
+    """
+
+    initial_gap: float  # F(w(1)), no less than F(w(1)) - F*, since a cross-entropy is never negative
+    learning_rate: float  # eta
+    smoothness: float  # L: between two models of the run
+    gradient_norm: float  # G: of a mini-batch, or of all data
+    fewest_steps: int  # H of the client that makes fewest
+    most_steps: int  # H of the client that makes most
+
+    @property
+    def step(self) -> float:
+        """Step eta L H, dimensionless: length of local training relative to the change of gradients."""
+        return self.learning_rate * self.smoothness * self.most_steps
+
+    @property
+    def known_anyway(self) -> float:
+        """Trivial bound G^2 on a squared gradient norm: a bound above it is vacuous."""
+        return self.gradient_norm**2
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConvergenceEstimate:
+    """Lemma 1's bound after T = 1, 2, ... rounds, at the target and at the achieved rates, and the measured values."""
+
+    constants: LemmaConstants
+    owed: Sequence[ConvergenceBound]  # one for each T, clients participating at their rates beta_i
+    achieved: Sequence[ConvergenceBound]  # the same at the participation of the whole run
+    squared_gradient: PerRound  # |grad F|^2 at the model before each round, NaN if not measured
+    measured: PerRound  # mean of those measured up to and including each round
+    unmet: Sequence[str]  # assumptions of Lemma 1 that this run does not meet
+
+    @property
+    def is_telling(self) -> bool:
+        """True if the final bound, at the achieved rates, is below the trivial bound."""
+        return self.achieved[-1].total < self.constants.known_anyway
+
+    @property
+    def looseness(self) -> float:
+        """Ratio of the final bound to the measured mean, at the achieved rates."""
+        measured = float(self.measured[-1])
+        return self.achieved[-1].total / measured if measured > 0 else float("inf")
+
+
+def estimate_convergence(
+    run: RunRecord, learning: LearningRecord, scenario: Scenario
+) -> ConvergenceEstimate | CannotSay:
+    """Evaluate Lemma 1 with constants from the run, or return the reason why they are unknown."""
+    constants = estimate_constants(learning, scenario)
+    if isinstance(constants, CannotSay):
+        return constants
+    squared_gradient = np.square(learning.gradient_norm)
+    return ConvergenceEstimate(
+        constants=constants,
+        owed=_bounds(constants, run.num_rounds, run.participation_rate, learning.samples),
+        achieved=_bounds(constants, run.num_rounds, run.participation, learning.samples),
+        squared_gradient=squared_gradient,
+        measured=_running_mean(squared_gradient),
+        unmet=list_unmet(constants, run, learning, scenario),
+    )
+
+
+def estimate_constants(learning: LearningRecord, scenario: Scenario) -> LemmaConstants | CannotSay:
+    """Estimate the constants of Lemma 1 from the run."""
+    if not np.isfinite(learning.gradient_norm).any():
+        return CannotSay("the full gradient was not measured; learning.gradient_every = 1 measures it in every round")
+    if not np.isfinite(learning.global_loss[0]):
+        return CannotSay("the loss of the first model on all training data is not a finite number")
+    if not np.isfinite(learning.smoothness).any():
+        return CannotSay("L needs the full gradient at two different models, and the run has fewer")
+    if not np.isfinite(learning.local_gradient_norm).any():
+        return CannotSay("no client saw a finite gradient, so there is no G")
+    steps = count_steps(scenario, learning.samples)
+    return LemmaConstants(
+        initial_gap=float(learning.global_loss[0]),
+        learning_rate=scenario.learning.learning_rate,
+        smoothness=_largest(learning.smoothness),
+        gradient_norm=max(_largest(learning.local_gradient_norm), _largest(learning.gradient_norm)),
+        fewest_steps=int(steps.min()),
+        most_steps=int(steps.max()),
+    )
+
+
+def count_steps(scenario: Scenario, samples: PerClient) -> NDArray[np.int64]:
+    """Mini-batch updates H in a round of each client that has data."""
+    settings = scenario.learning
+    asked = num_local_steps(scenario)
+    held = samples[samples > 0]
+    if settings.unit is LocalUnit.UPDATES:
+        return np.full(len(held), asked, dtype=np.int64)
+    return asked * np.ceil(held / settings.batch).astype(np.int64)
+
+
+def list_unmet(
+    constants: LemmaConstants, run: RunRecord, learning: LearningRecord, scenario: Scenario
+) -> tuple[str, ...]:
+    """List the assumptions of Lemma 1 or its proof that the run does not meet, one sentence each."""
+    settings = scenario.learning
+    found: list[str] = []
+    if settings.momentum > 0:
+        longer = 1.0 / (1.0 - settings.momentum)
+        found.append(
+            f"Momentum {settings.momentum:g}: the proof has plain steps, these are up to {longer:.3g} times longer."
+        )
+    if settings.optimizer is not Optimizer.SGD:
+        found.append(f"Optimizer {settings.optimizer}: the proof has steps along the gradient.")
+    if settings.schedule is not RateSchedule.CONSTANT:
+        found.append(f"Learning rate by {settings.schedule}: the proof has one for all rounds, the first is taken.")
+    if settings.clip_norm is not None:
+        found.append(f"Gradients clipped to {settings.clip_norm:g}: the proof has them whole.")
+    if settings.proximal > 0 or settings.label_smoothing > 0 or settings.augment:
+        found.append("Proximal term, label smoothing or augmentation: the steps follow another function than F.")
+    if settings.weight_decay > 0:
+        found.append(f"Weight decay {settings.weight_decay:g}: the steps follow another function than F.")
+    if settings.aggregation.server is not ServerOptimizer.NONE:
+        found.append(f"Server optimizer {settings.aggregation.server}: the proof has the mean as the next model.")
+    if settings.aggregation.rule != "mean":
+        found.append(f"Aggregation by {settings.aggregation.rule}: the proof has the weighted mean.")
+    elif (stretch := mean_stretch(run, learning.samples)) > 1.0 + _SAME_RATE:
+        found.append(
+            "The mean of a round is over the data of those who trained (3); the proof divides by all data (38)."
+            f" The steps of this run are {stretch:.1f} times longer, in the mean."
+        )
+    if constants.most_steps > constants.fewest_steps:
+        found.append(
+            f"Clients make {constants.fewest_steps} to {constants.most_steps} local steps; the proof has one number for"
+            " all. Each term is taken at the worse of the two."
+        )
+    difference = float(np.max(np.abs(run.participation - run.participation_rate)))
+    if difference > _SAME_RATE:
+        found.append(
+            f"Clients took part up to {100 * difference:.0f} points more or less often than beta, where the proof has"
+            " exactly beta; so the bound is given at both."
+        )
+    if num_diverged := learning.count_outcomes(Outcome.DIVERGED):
+        found.append(f"{num_diverged} local trainings diverged: no G bounds their gradients.")
+    return tuple(found)
+
+
+def mean_stretch(run: RunRecord, samples: PerClient) -> float:
+    """Mean over rounds of |D| / |D_S|, all data over the data of clients that delivered; 1 if none did."""
+    delivered = run.delivered @ samples
+    ratio = np.sum(samples) / delivered[delivered > 0]
+    return float(np.mean(ratio)) if ratio.size else 1.0
+
+
+def _bounds(
+    constants: LemmaConstants, num_rounds: int, rate: PerClient, samples: PerClient
+) -> tuple[ConvergenceBound, ...]:
+    return tuple(_bound(constants, rounds, rate, samples) for rounds in range(1, num_rounds + 1))
+
+
+def _bound(constants: LemmaConstants, rounds: int, rate: PerClient, samples: PerClient) -> ConvergenceBound:
+    """Bound for unequal numbers of steps: the fewest for the initial loss, the most for the drift terms."""
+    fewest, most = (
+        convergence_bound(
+            initial_gap=constants.initial_gap,
+            learning_rate=constants.learning_rate,
+            smoothness=constants.smoothness,
+            gradient_norm=constants.gradient_norm,
+            local_updates=local_updates,
+            rounds=rounds,
+            rate=rate,
+            samples=samples,
+        )
+        for local_updates in (constants.fewest_steps, constants.most_steps)
+    )
+    return replace(most, initial_loss=fewest.initial_loss)
+
+
+def _running_mean(values: PerRound) -> PerRound:
+    """Mean of the known values up to and including each round, (rounds,); NaN before the first."""
+    known = np.isfinite(values)
+    count = np.cumsum(known)
+    total = np.cumsum(np.where(known, values, 0.0))
+    mean: PerRound = np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
+    return mean
+
+
+def _largest(values: NDArray[np.float64]) -> float:
+    return float(np.max(values[np.isfinite(values)]))

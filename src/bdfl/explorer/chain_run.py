@@ -17,7 +17,6 @@ from bdfl.errors import one_line
 from bdfl.explorer import NotHere
 from bdfl.explorer.block_page import list_rows, show_block, show_row
 from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, find_block, find_forgery
-from bdfl.explorer.chain_rounds import ChainRounds
 from bdfl.explorer.columns import Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
@@ -35,7 +34,7 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
 from bdfl.explorer.node_status import StatusPoller
-from bdfl.explorer.pages import RoundView, show_member
+from bdfl.explorer.pages import ChainRounds, RoundView, show_member
 from bdfl.explorer.worker_client import FindMining
 from bdfl.ledger.block import Block, chain_id
 from bdfl.ledger.costs import NANO

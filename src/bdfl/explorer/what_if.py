@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from bdfl.errors import BdflError
-from bdfl.experiment.simulation import prove_bound
-from bdfl.experiment.solve import answer, decide
+from bdfl.experiment.simulation import answer, decide, prove_bound
 from bdfl.explorer import BadRequest
 from bdfl.explorer.block_page import to_db
 from bdfl.explorer.documents import (

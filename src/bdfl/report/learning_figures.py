@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from bdfl.experiment.convergence import CannotSay, ConvergenceEstimate, estimate_convergence
+from bdfl.experiment.bounds import CannotSay, ConvergenceEstimate, estimate_convergence
 from bdfl.experiment.statistics import cumulative_delay
 from bdfl.learning.training import Outcome
 from bdfl.records import LearningRecord, PerRound, RunRecord

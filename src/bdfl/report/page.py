@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from bdfl import __version__
-from bdfl.experiment.convergence import CannotSay, ConvergenceEstimate, LemmaConstants, estimate_convergence
+from bdfl.experiment.bounds import CannotSay, ConvergenceEstimate, LemmaConstants, estimate_convergence
 from bdfl.experiment.statistics import cumulative_delay, is_below_rate, is_overdrawn, rounds_owed
 from bdfl.experiment.training_run import Run
 from bdfl.learning.training import Outcome

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bdfl.experiment import Comparison, Interval
 from bdfl.experiment.bounds import LongRunBound
-from bdfl.experiment.solve import Answer
+from bdfl.experiment.simulation import Answer
 from bdfl.records import AggregateRecord, RoundRecord, RunRecord, RunSummary, summarise_aggregate, summarise_run
 from bdfl.records.aggregate_run import AggregateRound, spread_clients
 from bdfl.scenario import ScenarioRow

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from bdfl.encoding import digest
 from bdfl.ledger.costs import NANO
 from bdfl.transports.live.envelope import PieceRequest
-from bdfl.transports.live.fetch_timeouts import FetchTimeouts
+from bdfl.transports.live.timeouts import FetchTimeouts
 
 PIECE_SIZE = 512 * 1024
 _MAX_WINDOW = 4  # pieces in flight from one holder, for one blob

@@ -17,8 +17,8 @@ from bdfl.transports.live.admission import Bucket, Limits
 from bdfl.transports.live.blob_transfer import PIECE_SIZE, Answer, Silence
 from bdfl.transports.live.certificates import TlsFiles, member_name
 from bdfl.transports.live.envelope import overhead
-from bdfl.transports.live.fetch_timeouts import MOST_TIMES
 from bdfl.transports.live.subscriptions import Channel, Entity, Senders, SubscriptionRate, Subscriptions, new_channel
+from bdfl.transports.live.timeouts import MOST_TIMES
 from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, max_sessions, session_config
 
 _CLOSE_WAIT_S = 2.0
