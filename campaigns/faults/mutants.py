@@ -222,7 +222,7 @@ def _fixed_timer(right: Function) -> Function:
 def _leaves_out(right: Function) -> Function:
     """Accept blocks that leave out timely or scheduled updates."""
 
-    def is_votable(draft: Draft, candidate: Any) -> bool:
+    def is_votable(draft: Draft, candidate: Any, *, is_led: bool = False) -> bool:
         is_fair = candidate.is_valid and candidate.complaint is None
         return is_fair and candidate.block.header.attempt <= draft.attempt
 
@@ -232,12 +232,12 @@ def _leaves_out(right: Function) -> Function:
 def _own_block_only(right: Function) -> Function:
     """Require all timely updates in a block of a first attempt, for ever."""
 
-    def is_votable(draft: Draft, candidate: Any) -> bool:
+    def is_votable(draft: Draft, candidate: Any, *, is_led: bool = False) -> bool:
         header, body = candidate.block.header, candidate.block.body
-        if not right(draft, candidate):
+        if not right(draft, candidate, is_led=is_led):
             now, draft.attempt = draft.attempt, 1
             try:
-                return header.attempt == 1 and bool(right(draft, candidate))
+                return header.attempt == 1 and bool(right(draft, candidate, is_led=is_led))
             finally:
                 draft.attempt = now
         given = {signed.update.client for signed in body.updates}

@@ -1,5 +1,6 @@
 """Networks in trouble, and the laws that must hold in all of them: five hundred, half of them with members that lie."""
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -335,6 +336,16 @@ def test_a_forgotten_update_is_trained_anew_with_other_bytes_and_makes_an_offend
     validate_noticed(
         "forgotten-update", 5, lambda breaches: {breach.law for breach in breaches} == {"memory", "innocence"}
     )
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_can_be_called_as_the_function_that_it_replaces(mutant):
+    """Otherwise it is noticed by a `TypeError`, which says nothing about the laws."""
+    for swap in mutant.swaps:
+        right = getattr(swap.module, swap.name)
+        expected = inspect.signature(right).parameters.values()
+        named = {one.name: None for one in expected if one.kind is one.KEYWORD_ONLY}
+        inspect.signature(swap.make(right)).bind(*[None] * (len(expected) - len(named)), **named)
 
 
 def test_mutants_have_names_of_their_own():
