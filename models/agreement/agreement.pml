@@ -183,7 +183,7 @@ byte latest;               /* attempt of the latest quorum of prevotes that the 
 #else
 #define IS_OWN_CHOICE(i, b) (lock_attempt[i] == 0 -> IS_VOTABLE(i, b) : lock_block[i] == b)
 #endif
-/* _is_safe: no own precommit forbids it. In later attempts a safe block is prevoted for if the leader did so. */
+/* _may_follow: no own precommit forbids it. In later attempts a safe block is prevoted for if the leader did so. */
 #if MUTANT == UNSAFE_LEAD
 #define IS_SAFE(i, b) 1
 #else

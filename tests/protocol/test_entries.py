@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from bdfl.ledger.block import Admission, Member, MembershipChange, Removal, TwoVotes
+from bdfl.identity import Meaning
+from bdfl.ledger.block import Admission, Member, MembershipChange, Removal, SignedUpdate, TwoVotes
 from bdfl.ledger.member_set import find_change
 from bdfl.ledger.statements import make_change
 from bdfl.protocol.entries import HELD_HEIGHTS
@@ -392,6 +393,24 @@ def test_a_first_block_without_an_entry_held_for_two_heights_is_not_voted_for(ki
     assert entry in whole.body.entries
     voter.hear(network.nodes[1].message(Proposal(whole)))
     assert [one for one in voter.votes(Kind.PREVOTE) if one.block == whole.digest]
+
+
+def test_an_offender_that_offends_at_every_height_gains_no_time():
+    network = started()
+    for _ in range(HELD_HEIGHTS + 1):
+        collect_beside_censor(network)
+        for node in network.nodes[:3]:
+            give_other_update(node, 3)
+        block = make_block(network.nodes[3])
+        network.deliver(network.nodes[3], [Send(None, network.nodes[3].message(Proposal(block)))])
+    assert {node.state.chain.height for node in network.nodes} == {HELD_HEIGHTS}
+
+
+def give_other_update(node, member):
+    """Give a node another update than it holds of a member."""
+    update = replace(node.state.updates[member].update, model=bytes(32))
+    other = SignedUpdate(update, signer(member).sign(Meaning.UPDATE, node.state.chain.place, update))
+    node.hear(replace_sender(node.message(Gossip(1, updates=(other,))), member))
 
 
 @pytest.mark.parametrize("kind", ["change", "evidence"])

@@ -25,7 +25,7 @@ def note_offence(draft: Draft, evidence: Evidence) -> None:
     if offender in draft.evidence or offender in draft.chain.offenders:
         return
     draft.evidence[offender] = evidence
-    draft.held_since[offender] = draft.height
+    draft.held_since.setdefault(offender, draft.height)  # it may offend again
     draft.send(None, Gossip(draft.attempt, evidence=(evidence,)))
 
 
