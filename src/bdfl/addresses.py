@@ -29,7 +29,7 @@ def _is_address(name: str) -> bool:
 
 # Parser for HOST:PORT addresses.
 
-_MAX_PORT = 65535
+_MAX_PORT, _MAX_DIGITS = 65535, 5  # a number of thousands of digits is a ValueError
 
 
 class BadAddress(BdflError):
@@ -40,6 +40,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split HOST:PORT; an IPv6 host stands in brackets, an empty host means loopback."""
     host, colon, port = address.rpartition(":")
     is_plain = ":" not in host or (host.startswith("[") and host.endswith("]"))
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT or not is_plain:
+    is_port = port.isascii() and port.isdigit() and len(port) <= _MAX_DIGITS and int(port) <= _MAX_PORT
+    if not colon or not is_port or not is_plain:
         raise BadAddress(f"{address}: HOST:PORT expected, such as 192.0.2.7:7447")
     return host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port)

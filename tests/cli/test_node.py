@@ -63,6 +63,7 @@ def started(*arguments):
         (["node", "--genesis", "a", "--key", "a", "--folder", "a", "--listen", "7447"], "7447: HOST:PORT expected"),
         (["node", "--genesis", "a", "--key", "a", "--folder", "a", "--peer", "x:99999"], "HOST:PORT expected"),
         (["node", "--genesis", "a", "--key", "a", "--folder", "a", "--metrics", "x"], "HOST:PORT expected"),
+        (["node", "--genesis", "a", "--key", "a", "--folder", "a", "--peer", "x:" + 5000 * "9"], "HOST:PORT expected"),
         (["node", "replay", "nowhere"], "nowhere"),
         (["node", "calibrate", "nothing"], "nothing"),
         (["ap", "--genesis", "no", "--key", "no", "--listen", "127.0.0.1:0"], "no: No such file or directory"),
