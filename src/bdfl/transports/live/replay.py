@@ -16,14 +16,8 @@ from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
     BlobArrived,
-    ChangeOffered,
     Commit,
     Event,
-    Measured,
-    MessageArrived,
-    NonceFound,
-    PeersAppeared,
-    Started,
     TrainingFinished,
 )
 from bdfl.protocol.node import begin, step
@@ -34,21 +28,13 @@ from bdfl.transports.live.event_log import (
     FORMAT,
     BrokenLog,
     LoggedBlob,
-    LoggedChange,
     LoggedEvent,
-    LoggedMeasures,
-    LoggedMessage,
-    LoggedNonce,
-    LoggedPeers,
-    LoggedStart,
     LoggedStep,
-    LoggedTimer,
     LoggedTraining,
     LogHeader,
     former_log,
     progress_of,
     read_entries,
-    read_timer,
 )
 
 
@@ -248,24 +234,12 @@ class _Player:
     def _event_of(self, logged: LoggedEvent) -> Event | None:
         """Return the logged event; None if a blob it needs was never stored."""
         match logged:
-            case LoggedStart():
-                return Started()
-            case LoggedMessage(message):
-                return MessageArrived(message)
             case LoggedBlob(holder, blob, data):
                 return self._blob_arrived(holder, blob, data)
-            case LoggedPeers():
-                return PeersAppeared()
-            case LoggedTimer():
-                return read_timer(logged)
             case LoggedTraining(height, parent, model, epsilon_micro):
                 return self._training_finished(height, parent, model, epsilon_micro)
-            case LoggedMeasures(round, conditions, receipt):
-                return Measured(round, conditions, receipt)
-            case LoggedNonce(header, nonce):
-                return NonceFound(header, nonce)
-            case LoggedChange(change):
-                return ChangeOffered(change)
+            case _:
+                return logged
 
     def _blob_arrived(self, holder: int, blob: bytes, data: bytes) -> Event | None:
         given: bytes | None = data or self._store.get_blob(blob)
