@@ -16,10 +16,8 @@ from bdfl.ledger.block import (
     Header,
     MembershipChange,
     Nonce,
+    OwnStatement,
     Receipt,
-    SignedReport,
-    SignedUpdate,
-    SignedVote,
 )
 from bdfl.protocol.messages import Message
 
@@ -121,34 +119,14 @@ class KeptBlob:
 
 
 @dataclass(frozen=True)
-class KeptUpdate:
-    """The node's own update of a height; it never signs another."""
+class KeptStatement:
+    """The node's own vote, update or report of a height; or a candidate block that it made or may vote for.
+
+    It never signs another update.
+    """
 
     height: int
-    update: SignedUpdate
-
-
-@dataclass(frozen=True)
-class KeptReport:
-    """The node's own report of a height."""
-
-    height: int
-    report: SignedReport
-
-
-@dataclass(frozen=True)
-class KeptBlock:
-    """A candidate block of a height that the node made or may vote for."""
-
-    block: Block
-
-
-@dataclass(frozen=True)
-class KeptVote:
-    """The node's own vote."""
-
-    height: int
-    vote: SignedVote
+    statement: OwnStatement
 
 
 @dataclass(frozen=True)
@@ -160,7 +138,7 @@ class KeptProgress:
     lock: Certificate  # empty: not locked
 
 
-Kept: TypeAlias = KeptBlob | KeptUpdate | KeptReport | KeptBlock | KeptVote | KeptProgress
+Kept: TypeAlias = KeptBlob | KeptStatement | KeptProgress
 
 
 # Effects

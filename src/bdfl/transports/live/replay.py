@@ -74,9 +74,9 @@ class _Tape(Signer):
     def load(self, signatures: tuple[bytes, ...]) -> None:
         self._signatures = list(signatures)
 
-    @property
-    def num_left(self) -> int:
-        return len(self._signatures)
+    def validate_end(self) -> None:
+        if self._signatures:
+            raise ReplayDiffers(f"{len(self._signatures)} recorded signatures that nothing needs")
 
     def sign(self, meaning: Meaning, place: Place, content: Record) -> bytes:
         what = f"{meaning} for height {place.height}"
@@ -179,15 +179,10 @@ class _Player:
         self._tape.load(entry.signatures)
         try:
             self._state, effects = step(self._context, self._state, event, entry.now_ns, entry.utc_ms)
+            self._tape.validate_end()
         except ReplayDiffers as error:
-            raise ReplayDiffers(
-                f"event {self._num_events} of the incarnation from block {self._first_height}: {error}"
-            ) from None
-        if self._tape.num_left:
-            raise ReplayDiffers(
-                f"event {self._num_events} of the incarnation from block {self._first_height}: "
-                f"{self._tape.num_left} recorded signatures that nothing needs"
-            )
+            where = f"event {self._num_events} of the incarnation from block {self._first_height}"
+            raise ReplayDiffers(f"{where}: {error}") from None
         self._observer.stepped(entry.now_ns, self.number, Transition(before, event, self._state, effects))
         for effect in effects:
             self._observer.did(entry.now_ns, self.number, effect)
