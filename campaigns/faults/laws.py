@@ -12,8 +12,8 @@ from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.errors import InvalidBlock, MissingBlob, RuleBroken
 from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, offender_of, read_member_set
-from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
-from bdfl.ledger.statements import validate_change
+from bdfl.ledger.rules import required_blobs, validate_model, validate_proposal
+from bdfl.ledger.statements import validate_certificate, validate_change
 from bdfl.protocol.proposals import MAX_AHEAD
 from bdfl.protocol.sync import MAX_EARLY
 from bdfl.protocol.updates import MAX_BLOBS

@@ -12,7 +12,7 @@ from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.byzantine import ByzantineMember
 from bdfl.transports.faults import FaultInjection, FaultyDelivery, make_liar
 from bdfl.transports.interfaces import Tamper
-from bdfl.transports.simulated import Network, SimulatedNode, make_nodes
+from bdfl.transports.simulated import Network, SimulatedNode
 from campaigns.faults.attacks import delay_late, make_attack
 from campaigns.faults.hoarding import Hoarder
 from campaigns.faults.laws import (
@@ -28,6 +28,7 @@ from campaigns.faults.plan import SECOND_NS, FaultPlan, draw_plan
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.timeline import Storyteller, describe_plan, render_timeline
 from campaigns.faults.world import TinyCostModel, message_stream
+from tests.transports.simulated_nodes import make_nodes
 
 GRACE_NS = 3 * SECOND_NS // 10
 PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
@@ -113,7 +114,7 @@ def play(plan: FaultPlan, recorder: Recorder, cache: VerificationCache) -> tuple
     world = TinyCostModel(plan, cache)
     trouble = _make_trouble(plan)
     timing = Timing(grace_ns=GRACE_NS, attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
-    nodes = make_nodes(
+    nodes: list[SimulatedNode] = make_nodes(
         world.genesis, world.initial_model, world.signers, timing, cache=cache, keep_blocks=plan.keep_blocks
     )
     network = Network(nodes, world, delivery=trouble.delivery, observer=recorder)

@@ -37,20 +37,17 @@ from bdfl.ledger.block import (
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.errors import InvalidGenesis, RuleBroken
 from bdfl.ledger.proof_of_work import is_worked
-from bdfl.ledger.rules import (
-    make_header,
+from bdfl.ledger.rules import make_header, validate_evidence, validate_model, validate_proposal
+from bdfl.ledger.statements import (
+    make_change,
     validate_certificate,
     validate_change,
-    validate_evidence,
-    validate_model,
-    validate_proposal,
     validate_report,
     validate_update,
     validate_vote,
 )
-from bdfl.ledger.statements import make_change
 from bdfl.ledger.store import MemoryStore
-from bdfl.protocol.events import Commit, KeptBlock, MessageArrived, Started, Store
+from bdfl.protocol.events import Commit, KeptStatement, MessageArrived, Started, Store
 from bdfl.protocol.messages import (
     BlockWanted,
     Content,
@@ -272,7 +269,8 @@ def _judge_message(record: Record) -> bool:
     context, before = _start_node()
     after, effects = step(context, before, MessageArrived(record), 1, 0)
     committed = [effect.block for effect in effects if isinstance(effect, Commit)]
-    kept = [one.kept.block for one in effects if isinstance(one, Store) and isinstance(one.kept, KeptBlock)]
+    stored = [one.kept.statement for one in effects if isinstance(one, Store) and isinstance(one.kept, KeptStatement)]
+    kept = [block for block in stored if isinstance(block, Block)]
     own = {signed.vote.voter for signed in after.own_votes.values()}
     certified = [vote for certificate in court.certificates for vote in certificate]
     return (

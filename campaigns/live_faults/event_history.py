@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from bdfl.ledger.block import Block, Kind, SignedUpdate, SignedVote
 from bdfl.localnet.processes import node_folder
+from bdfl.protocol.events import MessageArrived
 from bdfl.protocol.messages import Decided, Gossip, Message, Proposal
-from bdfl.transports.live.event_log import EVENTS_FILE, LoggedMessage, LoggedStep, LogHeader, former_log, read_entries
+from bdfl.transports.live.event_log import EVENTS_FILE, LoggedStep, LogHeader, former_log, read_entries
 
 VoteKey: TypeAlias = tuple[int, int, Kind, int]  # height, voter, kind, attempt
 
@@ -70,7 +71,7 @@ def read_testimony(folder: Path, numbers: Sequence[int]) -> Testimony:
                 began = None
             elif incarnations:
                 incarnations[-1] = replace(incarnations[-1], ended_s=now_s)
-            if isinstance(entry.event, LoggedMessage):
+            if isinstance(entry.event, MessageArrived):
                 _take_message(testimony, now_s, entry.event.message)
     for sender, heard in testimony.said.items():
         testimony.said[sender] = _rising(heard)

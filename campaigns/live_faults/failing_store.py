@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bdfl.errors import BdflError
-from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote
+from bdfl.ledger.block import Block, Certificate, Genesis, OwnStatement, SignedReport, SignedUpdate, SignedVote
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.store import NotKept, PruneReport, Store, StoredRound
 
@@ -32,6 +32,12 @@ WRITES = (
     "prune",
 )
 _LONGEST_DELAY_S = 0.003
+_WRITES_OF: Mapping[type[OwnStatement], str] = {
+    SignedVote: "put_vote",
+    SignedUpdate: "put_update",
+    SignedReport: "put_report",
+    Block: "put_candidate",
+}
 
 
 class BadFaultPoint(BdflError):
@@ -152,21 +158,9 @@ class FailingStore:
         self._reach("put_blob")
         self._store.put_blob(blob, data)
 
-    def put_vote(self, height: int, vote: SignedVote) -> None:
-        self._reach("put_vote")
-        self._store.put_vote(height, vote)
-
-    def put_update(self, height: int, update: SignedUpdate) -> None:
-        self._reach("put_update")
-        self._store.put_update(height, update)
-
-    def put_report(self, height: int, report: SignedReport) -> None:
-        self._reach("put_report")
-        self._store.put_report(height, report)
-
-    def put_candidate(self, block: Block) -> None:
-        self._reach("put_candidate")
-        self._store.put_candidate(block)
+    def put_statement(self, height: int, statement: OwnStatement) -> None:
+        self._reach(_WRITES_OF[type(statement)])
+        self._store.put_statement(height, statement)
 
     def put_progress(self, height: int, attempt: int, lock: Certificate) -> None:
         self._reach("put_progress")

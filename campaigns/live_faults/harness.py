@@ -17,7 +17,7 @@ from bdfl.localnet.processes import Child, node_folder
 from bdfl.records.files import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.scenario import QuorumRule, Scenario
 from bdfl.scenario.files import find_scenario
-from bdfl.transports.live.timeouts import live_timing
+from bdfl.transports.live.timeouts import live_waits
 from campaigns import importable
 from campaigns.live_faults.log_reader import Diary, worst_gap_s
 from campaigns.live_faults.node import NODE_MODULE
@@ -74,7 +74,7 @@ class Arena:
         self.setting = setting
         self.random = random.Random(setting.seed)
         self.diaries = [Diary(node_folder(network.folder, number)) for number in self.numbers]
-        self._timing = live_timing(setting.scenario, network.genesis.genesis.model.size)
+        self._timing = live_waits(setting.scenario, network.genesis.genesis.model.size).timing
         self.began_s = time.monotonic()  # monotonic clock
         self.left: list[Left] = []
         self._may_end: set[int] = set()  # nodes that are down or expected to end

@@ -13,10 +13,20 @@ from bdfl.ledger.block import Kind, SignedVote
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_vote
+from bdfl.ledger.statements import validate_vote
 from bdfl.ledger.store import Store as ChainKeeping
 from bdfl.protocol.consensus import leader_of
-from bdfl.protocol.events import Commit, Effect, Event, KeptProgress, KeptVote, MessageArrived, Send, Started, Store
+from bdfl.protocol.events import (
+    Commit,
+    Effect,
+    Event,
+    KeptProgress,
+    KeptStatement,
+    MessageArrived,
+    Send,
+    Started,
+    Store,
+)
 from bdfl.protocol.messages import Gossip
 from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.interfaces import Transition
@@ -149,7 +159,7 @@ class TraceRecorder(Recorder):
                     self._hear(now_ns, number, height - 1, lock)
                     self._add(now_ns, "lock", number, height - 1, *held)
                 known.attempt, known.lock = attempt, held
-            case Store(KeptVote(height, signed)):
+            case Store(KeptStatement(height, SignedVote() as signed)):
                 vote = signed.vote
                 name = "prevote" if vote.kind is Kind.PREVOTE else "precommit"
                 leader = leader_of(self._chains[height - 1], vote.attempt)

@@ -15,11 +15,12 @@ from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.byzantine import ByzantineMember, Silence
 from bdfl.transports.faults import FaultyDelivery, Weather
 from bdfl.transports.interfaces import BlobRequest, Parcel
-from bdfl.transports.simulated import Network, make_nodes
+from bdfl.transports.simulated import Network
 from campaigns.faults.attacks import Attack, delay_late, make_attack
 from campaigns.faults.plan import FaultPlan, Offer
 from campaigns.faults.shares import hashing_share
 from campaigns.faults.world import TinyCostModel, message_stream
+from tests.transports.simulated_nodes import make_nodes
 
 FIRST_ROUNDS = 10  # until the others have adapted
 _NEVER = 10_000

@@ -156,10 +156,6 @@ class ChildProcess:
     def is_up(self) -> bool:
         return self._process.poll() is None
 
-    @property
-    def exit_code(self) -> int | None:
-        return self._process.poll()
-
     def send(self, message: object) -> None:
         """Send a message; raise `OSError` if the process is gone. It blocks while the pipe is full."""
         if self._input.closed:

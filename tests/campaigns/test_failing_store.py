@@ -34,7 +34,7 @@ def test_the_disk_is_full_from_a_write_on():
         fill(faulty)
     assert store.height == faulty.height == 1
     with pytest.raises(NotKept, match="put_vote: No space left on device"):
-        faulty.put_vote(2, sample_vote(2, 1, bytes(32), 0))
+        faulty.put_statement(2, sample_vote(2, 1, bytes(32), 0))
     assert killed == []
 
 

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from bdfl.ledger.block import Kind
 from bdfl.localnet.processes import node_folder
+from bdfl.protocol.events import MessageArrived
 from bdfl.protocol.messages import Gossip
 from bdfl.scenario import QuorumRule
-from bdfl.transports.live.event_log import EVENTS_FILE, EventLog, LoggedMessage, LoggedStep, LogHeader, read_entries
+from bdfl.transports.live.event_log import EVENTS_FILE, EventLog, LoggedStep, LogHeader, read_entries
 from campaigns.live_faults import access_points, kills, stops
 from campaigns.live_faults import campaign as campaign_module
 from campaigns.live_faults.__main__ import app
@@ -114,7 +115,7 @@ def add_to_log(folder, number, entries):
 def some_vote(folder, number):
     """A message with a vote of somebody, as a node wrote it down."""
     for entry in read_entries(node_folder(folder, number) / EVENTS_FILE):
-        if isinstance(entry, LoggedStep) and isinstance(entry.event, LoggedMessage):
+        if isinstance(entry, LoggedStep) and isinstance(entry.event, MessageArrived):
             content = entry.event.message.content
             if isinstance(content, Gossip) and content.votes:
                 return entry
@@ -131,7 +132,7 @@ def test_two_votes_of_one_attempt_are_noticed(altered):
     add_to_log(
         altered,
         1,
-        [msgspec.structs.replace(entry, event=LoggedMessage(msgspec.structs.replace(message, content=gossip)))],
+        [msgspec.structs.replace(entry, event=MessageArrived(msgspec.structs.replace(message, content=gossip)))],
     )
     [what] = find_contradictions(read_testimony(altered, range(4)))
     assert what.startswith(f"member {vote.vote.voter} cast 2 different {Kind(vote.vote.kind).value}s")

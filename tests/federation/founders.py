@@ -4,9 +4,9 @@ from functools import cache
 
 import numpy as np
 
-from bdfl.federation.genesis_draft import Draft, add_access_point, add_card, begin_draft, finish_draft, sign_profile
+from bdfl.federation.genesis_draft import Draft, add_access_point, add_card, begin_draft, finish_draft
 from bdfl.federation.genesis_file import GenesisFile, load_live_scenario, sign_genesis
-from bdfl.federation.member_card import SignedCard, emulated_profile_of
+from bdfl.federation.member_card import SignedCard, emulated_profile_of, make_card
 from bdfl.identity import Signer
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.scenario import Scenario
@@ -31,7 +31,7 @@ def agreed(*changes: str) -> Scenario:
 def card(number: int, *changes: str, labels: tuple[int, ...] | None = None, name: str | None = None) -> SignedCard:
     scenario = agreed(*changes)
     share = emulated_profile_of(scenario, number, np.array(LABELS[number] if labels is None else labels))
-    return sign_profile(signer(number), scenario, NAMES[number] if name is None else name, number, share)
+    return make_card(signer(number), scenario, NAMES[number] if name is None else name, number, share)
 
 
 def empty_draft() -> Draft:

@@ -19,7 +19,6 @@ from bdfl.federation.genesis_draft import (
     find_profiles,
     finish_draft,
     read_draft,
-    sign_profile,
 )
 from bdfl.federation.genesis_file import (
     BadAgreement,
@@ -33,6 +32,7 @@ from bdfl.federation.member_card import (
     MemberProfile,
     emulated_profile,
     emulated_profile_of,
+    make_card,
     measured_profile,
     samples_seen,
 )
@@ -187,10 +187,10 @@ def test_cards_that_do_not_fit_a_draft_are_refused():
     with pytest.raises(BadDraft, match="2 labels, data with 3 labels"):
         add_card(draft, scenario, card(0, labels=(1, 2)))
     draft = add_card(draft, scenario, card(0))
-    double = sign_profile(signer(7), scenario, "late", 0, emulated_profile_of(scenario, 0, np.array(LABELS[0])))
+    double = make_card(signer(7), scenario, "late", 0, emulated_profile_of(scenario, 0, np.array(LABELS[0])))
     with pytest.raises(BadDraft, match="client 0: both 'north' and 'late'"):
         add_card(draft, scenario, double)
-    anybody = sign_profile(signer(7), scenario, "late", None, emulated_profile_of(scenario, 0, np.array(LABELS[0])))
+    anybody = make_card(signer(7), scenario, "late", None, emulated_profile_of(scenario, 0, np.array(LABELS[0])))
     with pytest.raises(BadDraft, match="--client expected"):
         add_card(draft, scenario, anybody)
     with pytest.raises(BadDraft, match="1 of 4 members: cards of members 1, 2, 3"):
@@ -203,7 +203,7 @@ def test_members_that_play_no_certain_client_get_the_places_left():
 
     def measured(number: int, client: int | None):
         share: MemberProfile = measured_profile(scenario, client or 0, np.array(LABELS[number]), MACHINE, 1000)
-        return sign_profile(signer(number), scenario, f"m{number}", client, share)
+        return make_card(signer(number), scenario, f"m{number}", client, share)
 
     for number, client in ((0, None), (1, 0), (2, None), (3, 3)):
         draft = add_card(draft, scenario, measured(number, client))
@@ -215,7 +215,7 @@ def test_members_that_play_no_certain_client_get_the_places_left():
 
 def measured_extra(scenario):
     share = measured_profile(scenario, 0, np.array(LABELS[0]), MACHINE, 1000)
-    return sign_profile(signer(8), scenario, "late", None, share)
+    return make_card(signer(8), scenario, "late", None, share)
 
 
 def test_an_access_point_is_listed_once():

@@ -5,11 +5,11 @@ import pytest
 
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import BdflError
-from bdfl.federation.member_card import BadCard, SignedCard, make_card, read_card, validate_card
+from bdfl.federation.member_card import BadCard, MemberProfile, SignedCard, make_card, read_card, validate_card
 from bdfl.identity import Meaning, Place
 from bdfl.storage import BadSetUpFile, write_record
 from campaigns.fuzz.mutations import Mutator
-from tests.federation.founders import card, signer
+from tests.federation.founders import agreed, card, signer
 
 
 def resign(signed, **changes):
@@ -79,15 +79,7 @@ def test_what_makes_no_sense_is_refused_even_if_it_is_signed():
 def test_a_card_that_makes_no_sense_is_not_even_made():
     one = card(0).card
     with pytest.raises(BadCard):
-        make_card(
-            signer(0),
-            one.scenario,
-            "north",
-            client=0,
-            label_counts=(1,),
-            limits=one.limits,
-            conditions=one.conditions,
-        )
+        make_card(signer(0), agreed(), "north", 0, MemberProfile((1,), one.limits, one.conditions))
 
 
 def test_mutated_cards_are_never_accepted():

@@ -8,8 +8,7 @@ import pytest
 
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import BdflError
-from bdfl.federation.genesis_draft import sign_profile
-from bdfl.federation.member_card import emulated_profile_of
+from bdfl.federation.member_card import emulated_profile_of, make_card
 from bdfl.federation.membership_change import (
     BadMemberChange,
     ChangeFile,
@@ -49,7 +48,7 @@ def standing(folder):
 
 
 def newcomer_card(labels=(1, 2, 3)):
-    return sign_profile(signer(9), agreed(), "late", None, emulated_profile_of(agreed(), 0, np.array(labels)))
+    return make_card(signer(9), agreed(), "late", None, emulated_profile_of(agreed(), 0, np.array(labels)))
 
 
 def admission(standing, expires=50):

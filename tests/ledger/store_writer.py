@@ -33,9 +33,9 @@ def write(path: Path, *, durable: bool, on_demand: bool) -> None:
             for blob, data in stage.blobs.items():
                 store.put_blob(blob, data)
                 _say("blob", height, blob.hex())
-            store.put_candidate(stage.block)
+            store.put_statement(stage.block.header.height, stage.block)
             _say("candidate", height)
-            store.put_vote(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
+            store.put_statement(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
             _say("vote", height)
             store.append(stage.block, stage.certificate)
             _say("block", height)

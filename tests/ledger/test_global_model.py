@@ -10,14 +10,8 @@ from bdfl.encoding import digest
 from bdfl.ledger.block import ModelUpdate
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.errors import BadUpdate, InvalidUpdate, MissingBlob, WrongModel
-from bdfl.ledger.rules import (
-    aggregated_updates,
-    required_blobs,
-    validate_model,
-    validate_proposal,
-    validate_update,
-    validate_update_blob,
-)
+from bdfl.ledger.rules import aggregated_updates, required_blobs, validate_model, validate_proposal
+from bdfl.ledger.statements import validate_update, validate_update_blob
 from bdfl.scenario.schema_learning import Aggregation, Learning
 from tests.ledger.broken_blocks import GOOD, SMALL, SOMEBODY, STATE, flip, remade, with_updates
 from tests.ledger.small_federation import found_federation, replace, small_scenario

@@ -20,15 +20,8 @@ from bdfl.ledger.errors import (
     InvalidBlock,
 )
 from bdfl.ledger.member_set import read_member_set
-from bdfl.ledger.rules import (
-    judge_schedule,
-    make_header,
-    validate_certificate,
-    validate_model,
-    validate_proposal,
-    validate_vote,
-)
-from bdfl.ledger.statements import is_settled, make_change, validate_change
+from bdfl.ledger.rules import judge_schedule, make_header, validate_model, validate_proposal
+from bdfl.ledger.statements import is_settled, make_change, validate_certificate, validate_change, validate_vote
 from bdfl.ledger.verify import verify_chain
 from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from tests.ledger.changing_chain import (

@@ -227,4 +227,4 @@ def test_a_process_that_does_not_end_by_itself_is_killed(monkeypatch) -> None:
     os.kill(stubborn.process_id, signal.SIGSTOP)
     stubborn.close()
     assert not is_alive(stubborn.process_id)
-    assert stubborn._child.exit_code == -signal.SIGKILL
+    assert stubborn._child._process.returncode == -signal.SIGKILL

@@ -20,11 +20,10 @@ from bdfl.ledger.rules import (
     make_body,
     make_header,
     min_offset_ms,
-    validate_certificate,
     validate_model,
     validate_proposal,
-    validate_vote,
 )
+from bdfl.ledger.statements import validate_certificate, validate_vote
 from bdfl.scenario.schema_learning import Ledger, QuorumRule, WorkKind
 from tests.ledger.broken_blocks import BREAKAGES, CERTIFICATE, GOOD, SMALL, STATE, reheaded, remade
 from tests.ledger.small_federation import found_federation, replace, small_scenario

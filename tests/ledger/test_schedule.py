@@ -105,7 +105,7 @@ def test_frequencies_and_powers_are_rounded_down_within_their_caps():
         mining_hz=np.where(exact.mining_hz > 0, exact.mining_hz + 0.9, 0.0),
         power_w=np.where(exact.selected, exact.power_w + 0.9e-6, 0.0),
     )
-    assert plan_schedule(params, prospect, shifted, cache) == schedule
+    assert plan_schedule(params, prospect, shifted, cache)[0] == schedule
 
 
 def test_what_is_above_zero_and_below_a_unit_becomes_one_unit():
@@ -117,11 +117,11 @@ def test_what_is_above_zero_and_below_a_unit_becomes_one_unit():
     endless = replace(params.genesis.law, max_exchange_ns=2**63 - 1)
     params = dataclasses.replace(params, genesis=replace(params.genesis, law=endless))
     for decision, name in ((slow, "cpu_hz"), (faint, "power_uw")):
-        planned = plan_schedule(params, prospect, decision, cache)
+        planned = plan_schedule(params, prospect, decision, cache)[0]
         assert planned.is_feasible, planned.reason
         assert set(getattr(planned, name)) == {1}
     idle_miner = dataclasses.replace(exact, mining_hz=np.where(np.arange(5) == 0, 0.3, exact.mining_hz))
-    assert plan_schedule(params, prospect, idle_miner, cache).mining_hz[0] == 0
+    assert plan_schedule(params, prospect, idle_miner, cache)[0].mining_hz[0] == 0
 
 
 def test_a_power_that_is_whole_stays_whole_through_floats():
@@ -134,7 +134,7 @@ def test_nobody_trains_where_a_decision_breaks_a_constraint_or_has_no_meaning():
     params, prospect, schedule, cache = drawn()
     decision = read_decision(schedule)
     for values in (10 * decision.mining_hz, np.full(5, np.nan), np.full(5, np.inf), -decision.mining_hz):
-        planned = plan_schedule(params, prospect, dataclasses.replace(decision, mining_hz=values), cache)
+        planned = plan_schedule(params, prospect, dataclasses.replace(decision, mining_hz=values), cache)[0]
         assert planned == idle_schedule(1, 5, planned.reason)
         assert "in whole units" in planned.reason
         validate_schedule(params, prospect, planned, cache)
@@ -143,8 +143,8 @@ def test_nobody_trains_where_a_decision_breaks_a_constraint_or_has_no_meaning():
 def test_reasons_fit_into_a_block():
     params, prospect, _, cache = drawn()
     decision = infeasible_decision(params.problem, "x" * 1000)
-    assert plan_schedule(params, prospect, decision, cache).reason == "x" * 200
-    assert plan_schedule(params, prospect, infeasible_decision(params.problem, ""), cache).reason
+    assert plan_schedule(params, prospect, decision, cache)[0].reason == "x" * 200
+    assert plan_schedule(params, prospect, infeasible_decision(params.problem, ""), cache)[0].reason
 
 
 # Votable

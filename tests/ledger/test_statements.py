@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bdfl.identity import Meaning
 from bdfl.ledger.block import Kind
 from bdfl.ledger.errors import BadCertificate, BadSignature, BadVote
-from bdfl.ledger.rules import validate_certificate, validate_report, validate_update, validate_vote
+from bdfl.ledger.statements import validate_certificate, validate_report, validate_update, validate_vote
 from tests.ledger.broken_blocks import CERTIFICATE, GOOD, SMALL, STATE
 from tests.ledger.small_federation import replace
 

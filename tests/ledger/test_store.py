@@ -137,10 +137,10 @@ def test_statements_of_a_height_come_back_in_their_order_and_once(store: Store) 
     update = block.body.updates[1]
     for _ in range(2):
         for vote in votes:
-            store.put_vote(1, vote)
-        store.put_report(1, report)
-        store.put_update(1, update)
-        store.put_candidate(block)
+            store.put_statement(1, vote)
+        store.put_statement(1, report)
+        store.put_statement(1, update)
+        store.put_statement(block.header.height, block)
     store.put_progress(1, 3, ())
     store.put_progress(1, 4, tuple(votes[:2]))
     assert store.read_round(1) == StoredRound(1, tuple(votes), (update,), (report,), (block,), 4, tuple(votes[:2]))
@@ -150,10 +150,10 @@ def test_statements_of_a_height_come_back_in_their_order_and_once(store: Store) 
 def test_a_decided_height_keeps_its_statements_and_forgets_candidates_and_progress(store: Store) -> None:
     stage = CHAIN.stages[0]
     vote = sample_vote(1, 1, stage.block.digest, 0)
-    store.put_vote(1, vote)
-    store.put_candidate(stage.block)
+    store.put_statement(1, vote)
+    store.put_statement(stage.block.header.height, stage.block)
     store.put_progress(1, 2, (vote,))
-    store.put_candidate(CHAIN.stages[1].block)
+    store.put_statement(CHAIN.stages[1].block.header.height, CHAIN.stages[1].block)
     put_stage(store, stage)
     assert store.read_round(1) == StoredRound(1, votes=(vote,))
     assert store.read_round(2).candidates == (CHAIN.stages[1].block,)
@@ -245,8 +245,8 @@ def test_pruning_leaves_the_open_height_alone(store: Store) -> None:
         store.put_blob(blob, data)
     own = CHAIN.stages[5].block.body.updates[0]
     store.put_blob(own.update.model, CHAIN.stages[5].blobs[own.update.model])
-    store.put_candidate(candidate.block)
-    store.put_update(5, own)
+    store.put_statement(candidate.block.header.height, candidate.block)
+    store.put_statement(5, own)
     store.prune(1)
     assert store.has_blob(own.update.model)
     store.append(candidate.block, candidate.certificate)
@@ -402,12 +402,12 @@ def _play(store: Store, name: str, number: int) -> None:
     if name == "prune":
         store.prune(number)
     elif name == "vote":
-        store.put_vote(store.height + 1, sample_vote(store.height + 1, number, bytes(32), 0))
+        store.put_statement(store.height + 1, sample_vote(store.height + 1, number, bytes(32), 0))
         store.put_progress(store.height + 1, number, ())
     elif name == "block" and store.height < len(CHAIN.stages):
         put_stage(store, CHAIN.stages[store.height])
     elif name == "candidate" and ahead:
-        store.put_candidate(ahead[0].block)
+        store.put_statement(ahead[0].block.header.height, ahead[0].block)
     elif name == "blobs" and ahead:
         for blob, data in ahead[0].blobs.items():
             store.put_blob(blob, data)

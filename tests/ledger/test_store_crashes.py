@@ -122,7 +122,7 @@ def play(path: Path, said: Said, opened: list[ChainStore]) -> None:
             store.put_blob(blob, data)
             said.append(("blob", height, blob.hex()))
         store.put_blob(digest(left_over(height)), left_over(height))
-        store.put_vote(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
+        store.put_statement(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
         said.append(("vote", height, ""))
         store.append(stage.block, stage.certificate)
         said.append(("block", height, ""))
@@ -140,7 +140,7 @@ def play_in_batches(path: Path, said: Said, opened: list[ChainStore]) -> None:
             for blob, data in stage.blobs.items():
                 store.put_blob(blob, data)
             store.put_blob(digest(left_over(height)), left_over(height))
-            store.put_vote(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
+            store.put_statement(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
             store.append(stage.block, stage.certificate)
         said.extend(("blob", height, blob.hex()) for blob in stage.blobs)
         said += [("vote", height, ""), ("block", height, "")]

@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
             for blob, data in stage.blobs.items():
                 store.put_blob(blob, data)
             store.append(stage.block, stage.certificate)
-        store.put_vote(4, sample_vote(4, 1, bytes(32), 0))
+        store.put_statement(4, sample_vote(4, 1, bytes(32), 0))
         store.put_progress(4, 1, (sample_vote(4, 1, bytes(32), 0),))
     return path
 
@@ -215,8 +215,8 @@ def test_a_reader_changes_nothing(path: Path) -> None:
         for write in (
             lambda: reader.append(block, ()),
             lambda: reader.put_blob(CHAIN.genesis.model.initial, CHAIN.initial_model),
-            lambda: reader.put_vote(4, sample_vote(4, 1, bytes(32), 0)),
-            lambda: reader.put_candidate(block),
+            lambda: reader.put_statement(4, sample_vote(4, 1, bytes(32), 0)),
+            lambda: reader.put_statement(block.header.height, block),
             lambda: reader.put_progress(4, 1, ()),
             lambda: reader.prune(1),
         ):
@@ -275,7 +275,7 @@ def test_a_batch_that_the_disk_refuses_leaves_the_store_as_it_was(
 
     def put_batch(store: ChainStore) -> None:
         with store.batch():
-            store.put_vote(OPEN, vote)
+            store.put_statement(OPEN, vote)
             for blob, data in stage.blobs.items():
                 store.put_blob(blob, data)
                 assert store.get_blob(blob) == data
@@ -307,7 +307,7 @@ def test_a_block_that_does_not_fit_undoes_the_batch_it_is_in(path: Path) -> None
 
     def put_batch(store: ChainStore) -> None:
         with store.batch():
-            store.put_vote(OPEN, sample_vote(OPEN, 1, stage.block.digest, 1))
+            store.put_statement(OPEN, sample_vote(OPEN, 1, stage.block.digest, 1))
             store.append(stage.block, stage.certificate)
 
     with ChainStore.open(path) as store:
@@ -334,7 +334,7 @@ with ChainStore.open(Path(sys.argv[1])) as store:
         print(error)
     for attempt in range(1, 1000):
         try:
-            store.put_vote(4, sample_vote(4, attempt, bytes(32), 1))
+            store.put_statement(4, sample_vote(4, attempt, bytes(32), 1))
         except NotKept as error:
             print(error)
             break

@@ -8,10 +8,10 @@ import pytest
 
 from bdfl.encoding import digest
 from bdfl.identity import Meaning
-from bdfl.ledger.block import Kind, SignedVote, Vote
+from bdfl.ledger.block import Kind, SignedUpdate, SignedVote, Vote
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.store import NotKept
-from bdfl.protocol.events import FetchBlob, KeptBlob, KeptUpdate, KeptVote, Send, Train
+from bdfl.protocol.events import FetchBlob, KeptBlob, KeptStatement, Send, Train
 from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import Gossip, Message
 from bdfl.transports.interfaces import LiveObserver
@@ -42,9 +42,10 @@ class _Trace:
                 raise NotKept("chain: No space left on device")
         self.done.append("kept")
 
-    def put_vote(self, height, vote):
-        self.done.append("vote")
-        self.store.put_vote(height, vote)
+    def put_statement(self, height, statement):
+        if isinstance(statement, SignedVote):
+            self.done.append("vote")
+        self.store.put_statement(height, statement)
 
     def send(self, to, message):
         self.done.append("sent")
@@ -75,7 +76,7 @@ class _Doing:
             give=self.events.append,
             find_chain=lambda: self.chain,
             clock=lambda: self.now_ns,
-            observer=LiveObserver(),
+            observers=[LiveObserver()],
             before_keeping=lambda: None,
             on_failure=self.failures.append,
         )
@@ -93,7 +94,7 @@ class _Doing:
 
     def say_vote(self, attempt):
         vote = self.vote(attempt)
-        return Keep(KeptVote(1, vote)), Send(None, self.message(Gossip(attempt, votes=(vote,))))
+        return Keep(KeptStatement(1, vote)), Send(None, self.message(Gossip(attempt, votes=(vote,))))
 
 
 @pytest.fixture
@@ -158,11 +159,11 @@ def test_an_update_is_served_as_its_upload_goes_and_others_at_once(doing):
     node = network.nodes[0]
     network.start()
     kept = next(effect.kept for effect in network.train(node) if isinstance(effect, Keep) and _is_update(effect))
-    signed = kept.update
+    signed = kept.statement
     model = node.state.blobs[signed.update.model]
     doing.work.upload_ns = 400
     assert doing.shelf.offer(signed.update.model) is None
-    doing.put(Keep(KeptBlob(signed.update.model, model)), Keep(KeptUpdate(1, signed)))
+    doing.put(Keep(KeptBlob(signed.update.model, model)), Keep(KeptStatement(1, signed)))
     assert doing.effects.wait_done()
     assert doing.shelf.offer(signed.update.model) is None  # nobody was told of it
     doing.put(Send(None, doing.message(Gossip(1, updates=(signed,)))))
@@ -177,7 +178,7 @@ def test_an_update_is_served_as_its_upload_goes_and_others_at_once(doing):
 
 
 def _is_update(effect):
-    return isinstance(effect.kept, KeptUpdate)
+    return isinstance(effect.kept, KeptStatement) and isinstance(effect.kept.statement, SignedUpdate)
 
 
 def test_training_of_a_past_round_is_not_begun(doing):

@@ -8,10 +8,11 @@ from bdfl.records.files import ROUNDS_FILE, read_rounds
 from bdfl.transports.cost_model import ScenarioCostModel, simulated_timing
 from bdfl.transports.live.round_clock import RoundClock
 from bdfl.transports.live.work import EmulatedWork
-from bdfl.transports.simulated import Network, make_nodes
+from bdfl.transports.simulated import Network
 from campaigns.faults.world import train_by_formula
 from tests.live.idle_training import IdleTraining
 from tests.live.memory_network import MS, MemoryNetwork, running, wait_until
+from tests.transports.simulated_nodes import make_nodes
 
 HEIGHT = 4
 SCALE = 0.5
@@ -59,7 +60,7 @@ def test_an_emulated_network_agrees_on_what_the_simulated_one_does(tmp_path):
         training = FormulaTraining(network, number)
         work = EmulatedWork(number, network.scenario, training, time_scale=SCALE)
         clock = RoundClock(number, work, tmp_path / f"{number}.{ROUNDS_FILE}")
-        threads.append(network.thread(number, work=work, observer=clock, last_height=HEIGHT, timing=TIMING))
+        threads.append(network.thread(number, work=work, observers=[clock], last_height=HEIGHT, timing=TIMING))
     with running(*threads):
         wait_until(lambda: all(thread.node.status().height == HEIGHT for thread in threads))
     for thread in threads:

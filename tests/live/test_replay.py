@@ -6,7 +6,7 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
-from bdfl.protocol.events import BlobArrived
+from bdfl.protocol.events import BlobArrived, MessageArrived, Timer, TimerFired
 from bdfl.protocol.messages import Gossip, Message
 from bdfl.transports.interfaces import read_recovered
 from bdfl.transports.live import event_log
@@ -15,9 +15,7 @@ from bdfl.transports.live.event_log import (
     BrokenLog,
     EventLog,
     LoggedBlob,
-    LoggedMessage,
     LoggedStep,
-    LoggedTimer,
     LoggedTraining,
     LogHeader,
     former_log,
@@ -109,7 +107,7 @@ def test_a_vote_that_was_not_recorded_is_noticed(lived, log):
     """Without the others' votes the node decides nothing, and signs other things than it did."""
 
     def change(entry):
-        is_votes = isinstance(entry, LoggedStep) and isinstance(entry.event, LoggedMessage)
+        is_votes = isinstance(entry, LoggedStep) and isinstance(entry.event, MessageArrived)
         if is_votes and isinstance(entry.event.message.content, Gossip) and entry.event.message.content.votes:
             return None
         return entry
@@ -227,21 +225,21 @@ def test_an_incarnation_that_grew_too_long_is_left_out_to_its_end(tmp_path):
     log = EventLog(tmp_path / EVENTS_FILE, max_bytes=2_000)
     log.begin(began)
     log.append(1, 1, LoggedBlob(1, bytes(32), bytes(4_000)), ())
-    log.append(2, 1, LoggedTimer("resend", 1, 1), ())
+    log.append(2, 1, TimerFired(Timer.RESEND, 1, 1), ())
     assert not log.is_writing
     assert log.is_full
     log.begin(began)
-    log.append(3, 1, LoggedTimer("resend", 1, 1), ())
+    log.append(3, 1, TimerFired(Timer.RESEND, 1, 1), ())
     assert log.is_writing
     log.close()
     assert list(read_entries(former_log(tmp_path / EVENTS_FILE))) == [began]
-    assert list(read_entries(tmp_path / EVENTS_FILE)) == [began, LoggedStep(3, 1, LoggedTimer("resend", 1, 1), ())]
+    assert list(read_entries(tmp_path / EVENTS_FILE)) == [began, LoggedStep(3, 1, TimerFired(Timer.RESEND, 1, 1), ())]
 
 
 def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_node(tmp_path):
     log = EventLog(tmp_path / "missing" / EVENTS_FILE)
     assert not log.is_writing
-    log.append(1, 1, LoggedTimer("resend", 1, 1), ())
+    log.append(1, 1, TimerFired(Timer.RESEND, 1, 1), ())
     log.flush()
     log.close()
 

@@ -9,11 +9,11 @@ from bdfl.records.files import BadRoundsFile, ModelledRound, RoundTimes, read_ro
 from bdfl.scenario import Protocol
 from bdfl.transports.cost_model import ScenarioCostModel, simulated_timing
 from bdfl.transports.interfaces import Observer
-from bdfl.transports.live import round_clock
 from bdfl.transports.live.round_clock import RoundClock
 from bdfl.transports.live.work import Spent
-from bdfl.transports.simulated import Network, make_nodes
+from bdfl.transports.simulated import Network
 from tests.ledger.small_federation import ROUNDS, found_federation, small_scenario
+from tests.transports.simulated_nodes import make_nodes
 
 SECOND_NS = 10**9
 PLAYED = 5
@@ -195,8 +195,7 @@ def test_a_line_that_is_cut_off_is_left_out_and_dropped_when_more_comes(tmp_path
 
 
 @pytest.mark.parametrize("length", [10, 100, 1_000])
-def test_a_torn_line_is_found_from_the_end_however_long_it_is(tmp_path, monkeypatch, length):
-    monkeypatch.setattr(round_clock, "_TAIL_BYTES", 100)
+def test_a_torn_line_is_found_from_the_end_however_long_it_is(tmp_path, length):
     path = tmp_path / "rounds.jsonl"
     for whole in (b"", b"a line\n" * 100):
         path.write_bytes(whole + b"x" * length)

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from bdfl.experiment.training_run import prepare_run
-from bdfl.federation.genesis_draft import sign_profile
 from bdfl.federation.genesis_file import read_genesis
 from bdfl.federation.keys import create_key, load_key
-from bdfl.federation.member_card import emulated_profile
+from bdfl.federation.member_card import emulated_profile, make_card
 from bdfl.federation.membership_change import (
     INBOX,
     authorities_of,
@@ -39,7 +38,7 @@ def admit(folder, scenario, signer):
     """An admission that both members have signed."""
     nodes = [node_folder(folder, 0), node_folder(folder, 1)]
     standing = read_members(nodes[0])
-    card = sign_profile(signer, scenario, "third", 0, emulated_profile(prepare_run(scenario), 0))
+    card = make_card(signer, scenario, "third", 0, emulated_profile(prepare_run(scenario), 0))
     genesis = read_genesis(folder / GENESIS_FILE, allowed=ALLOWED)
     change = propose_admission(standing, genesis, scenario, card, standing.height + 500)
     for node in nodes:

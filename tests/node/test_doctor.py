@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.federation.genesis_draft import sign_profile
 from bdfl.federation.genesis_file import read_genesis
 from bdfl.federation.keys import create_key, write_secret
-from bdfl.federation.member_card import emulated_profile_of
+from bdfl.federation.member_card import emulated_profile_of, make_card
 from bdfl.federation.membership_change import propose_admission, read_members
 from bdfl.node import doctor
-from bdfl.node.doctor import CheckResult, NodeOptions, Verdict, examine
+from bdfl.node.doctor import examine
+from bdfl.node.reachability import CheckResult, NodeOptions, Verdict
 from bdfl.node.run_file import RunFile, lock_folder, write_run
 from bdfl.node.settings import NodeSettings, default_quota, identify, open_chain, write_tls
 from bdfl.storage import write_record
@@ -144,7 +144,7 @@ def test_a_member_who_came_later_is_known_by_its_admission(patient, tmp_path):
     with open_chain(tmp_path / "other" / "chain", signed()):
         pass
     share = emulated_profile_of(agreed(), 0, np.array((1, 2, 3)))
-    card = sign_profile(signer(9), agreed(), "late", None, share)
+    card = make_card(signer(9), agreed(), "late", None, share)
     write_record(
         tmp_path / "late.change", propose_admission(read_members(tmp_path / "other"), signed(), agreed(), card, 9)
     )

@@ -23,7 +23,8 @@ from bdfl.ledger.block import Removal
 from bdfl.ledger.member_set import first_member_set
 from bdfl.ledger.sqlite_store import DATABASE_FILE
 from bdfl.node import doctor
-from bdfl.node.doctor import NodeOptions, Verdict, examine
+from bdfl.node.doctor import examine
+from bdfl.node.reachability import NodeOptions, Verdict
 from bdfl.node.run_file import lock_folder
 from bdfl.node.settings import open_chain, write_tls
 from bdfl.storage import write_record

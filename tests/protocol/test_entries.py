@@ -6,14 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from bdfl.identity import Meaning
-from bdfl.ledger.block import Admission, Member, MembershipChange, Removal, SignedUpdate, TwoVotes
+from bdfl.ledger.block import Admission, Member, MembershipChange, Removal, SignedUpdate, SignedVote, TwoVotes
 from bdfl.ledger.member_set import find_change
 from bdfl.ledger.statements import make_change
 from bdfl.protocol.entries import HELD_HEIGHTS
 from bdfl.protocol.events import (
     ChangeOffered,
     Commit,
-    KeptVote,
     Measure,
     Mine,
     Refused,
@@ -277,7 +276,9 @@ def test_who_joins_follows_from_the_beginning_and_votes_from_its_height_on():
     play(network, 1)
     assert newcomer.state.chain.height == 2  # its membership binds from height 3 on
     assert not newcomer.did(Mine)
-    assert [effect for effect in newcomer.did(Store) if isinstance(effect.kept, KeptVote)] == []
+    assert [
+        effect for effect in newcomer.did(Store) if isinstance(getattr(effect.kept, "statement", None), SignedVote)
+    ] == []
     assert newcomer.did(Measure) == [Measure(4)]
     assert newcomer.state.chain.quorum == 4
     network.play_round()  # it votes and reports

@@ -9,17 +9,25 @@ import pytest
 
 from bdfl.encoding import digest
 from bdfl.identity import Meaning
-from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, SignedVote, TwoBlocks, TwoUpdates, TwoVotes, Vote
+from bdfl.ledger.block import (
+    Block,
+    FalseWork,
+    ModelUpdate,
+    SignedReport,
+    SignedUpdate,
+    SignedVote,
+    TwoBlocks,
+    TwoUpdates,
+    TwoVotes,
+    Vote,
+)
 from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.rules import aggregate_updates
 from bdfl.protocol.events import (
     Commit,
     FetchBlob,
-    KeptBlock,
     KeptProgress,
-    KeptReport,
-    KeptUpdate,
-    KeptVote,
+    KeptStatement,
     Measure,
     Measured,
     Mine,
@@ -95,10 +103,8 @@ def test_everything_is_kept_before_it_is_said(network):
         kept = set()
         for effect in node.effects:
             match effect:
-                case Store(KeptUpdate(update=signed)) | Store(KeptReport(report=signed)) | Store(KeptVote(vote=signed)):
-                    kept.add(signed)
-                case Store(KeptBlock(block)):
-                    kept.add(block)
+                case Store(KeptStatement(statement=statement)):
+                    kept.add(statement)
                 case Send(None, message):
                     match message.content:
                         case Gossip(updates=updates, reports=reports, votes=votes):
@@ -660,16 +666,16 @@ def recovered_of(network, node):
     height = node.state.chain.height + 1
     kept = [effect.kept for effect in node.did(Store)]
     of_height = [one for one in kept if getattr(one, "height", height) == height]
-    blocks = [one.block for one in of_height if isinstance(one, KeptBlock) and one.block.header.height == height]
-    updates = [one.update for one in of_height if isinstance(one, KeptUpdate)]
-    reports = [one.report for one in of_height if isinstance(one, KeptReport)]
+    statements = [one.statement for one in of_height if isinstance(one, KeptStatement)]
+    updates = [one for one in statements if isinstance(one, SignedUpdate)]
+    reports = [one for one in statements if isinstance(one, SignedReport)]
     progress = [one for one in of_height if isinstance(one, KeptProgress)]
     return Recovered(
         certificate=tuple(node.state.precommits.values()),
         update=updates[-1] if updates else None,
         report=reports[-1] if reports else None,
-        blocks=tuple(blocks),
-        votes=tuple(one.vote for one in of_height if isinstance(one, KeptVote)),
+        blocks=tuple(one for one in statements if isinstance(one, Block)),
+        votes=tuple(one for one in statements if isinstance(one, SignedVote)),
         progress=progress[-1] if progress else None,
         blobs=network.blobs,
     )

@@ -11,13 +11,14 @@ from bdfl.ledger.verify import ModelCheck, verify_chain
 from bdfl.protocol.events import BlobArrived
 from bdfl.protocol.state import Timing
 from bdfl.scenario.schema_learning import QuorumRule, ServerOptimizer
-from bdfl.transports.simulated import Ending, Network, make_nodes
+from bdfl.transports.simulated import Ending, Network
 from campaigns.faults.plan import SECOND_NS, Offer
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.trial import GRACE_NS
 from campaigns.faults.world import TinyCostModel
 from tests.transports.calm_network import CALM
 from tests.transports.many_networks import validate_noticed
+from tests.transports.simulated_nodes import make_nodes
 
 AWAY = 50  # blocks
 KEEP = 5

@@ -12,16 +12,18 @@ from bdfl.environment.draws import MiningRaces
 from bdfl.experiment.simulation import draw_mining
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, decode_weights, encode_weights
+from bdfl.ledger.block import SignedVote
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.genesis import conditions_of, make_genesis
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.deadlines import MAX_BACK_OFF_NS
-from bdfl.protocol.events import Commit, KeptVote, Send, Store
+from bdfl.protocol.events import Commit, Send, Store
 from bdfl.protocol.messages import Gossip
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.transports.cost_model import ScenarioCostModel, simulated_timing
 from bdfl.transports.interfaces import Observer, recover
-from bdfl.transports.simulated import Ending, Network, make_nodes, simulated_signer
+from bdfl.transports.simulated import Ending, Network, simulated_signer
+from tests.transports.simulated_nodes import make_nodes
 
 LAYOUT = Layout(("w",), ((4,),))
 INITIAL = encode_weights(np.zeros(4, np.float32), LAYOUT)
@@ -183,8 +185,8 @@ class Votes(Observer):
         self.kept, self.sent, self.incarnations = {}, {}, []
 
     def did(self, now_ns, number, effect):
-        if isinstance(effect, Store) and isinstance(effect.kept, KeptVote):
-            self.kept.setdefault(number, []).append(effect.kept.vote)
+        if isinstance(effect, Store) and isinstance(getattr(effect.kept, "statement", None), SignedVote):
+            self.kept.setdefault(number, []).append(effect.kept.statement)
         if isinstance(effect, Send) and isinstance(effect.message.content, Gossip):
             votes = effect.message.content.votes
             self.sent.setdefault(number, []).extend(vote for vote in votes if vote.vote.voter == number)

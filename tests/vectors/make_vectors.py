@@ -39,7 +39,7 @@ from bdfl.ledger.block import (
     chain_id,
     header_seal,
 )
-from bdfl.ledger.merkle import merkle_root, prove_leaf
+from bdfl.ledger.merkle import merkle_root, prove_leaves
 from bdfl.ledger.proof_of_work import is_worked, work_hash
 from bdfl.ledger.statements import change_place, make_change
 from bdfl.ledger.store import MemoryStore
@@ -201,7 +201,7 @@ def make_records(maker: ChainMaker) -> list[Record]:
         FalseWork(false_block),
         admission(maker),
         removal(maker),
-        prove_leaf(body_leaves(blocks[0].body), 3),
+        prove_leaves(body_leaves(blocks[0].body))[3],
         *(Message(chain, 1, 5, content) for content in contents),
     ]
 
@@ -292,7 +292,7 @@ def describe_merkle() -> list[Json]:
         {
             "leaves": [leaf.hex() for leaf in leaves],
             "root": merkle_root(leaves).hex(),
-            "proofs": [to_plain(prove_leaf(leaves, index)) for index in range(len(leaves))],
+            "proofs": [to_plain(proof) for proof in prove_leaves(leaves)],
         }
         for leaves in trees
     ]

@@ -126,14 +126,14 @@ def card(
       bdfl genesis card our.draft --key my.key --name me --client 0 --out card
       bdfl genesis card our.draft --key my.key --name me --data my.npz --out card
     """
-    from bdfl.federation.genesis_draft import add_card, sign_profile
+    from bdfl.federation.genesis_draft import add_card
     from bdfl.federation.keys import load_key
-    from bdfl.federation.member_card import find_profile
+    from bdfl.federation.member_card import find_profile, make_card
 
     signer = load_key(key)
     begun, scenario = _open_draft(draft, frozenset(allow or ()))
     profile, machine = find_profile(scenario, begun.scenario, begun.initial_model, client, data, energy)
-    signed = sign_profile(signer, scenario, name, client, profile)
+    signed = make_card(signer, scenario, name, client, profile)
     add_card(begun, scenario, signed)  # refuse a card that does not fit here, not at the organiser
     write_record(out, signed)
     if machine is not None and not as_json:

@@ -163,7 +163,8 @@ def doctor(
     Example:
       bdfl node doctor --genesis our.genesis --key my.key --folder node
     """
-    from bdfl.node.doctor import NodeOptions, Verdict, examine
+    from bdfl.node.doctor import examine
+    from bdfl.node.reachability import NodeOptions, Verdict
 
     address = _metrics_address(metrics)
     options = NodeOptions(

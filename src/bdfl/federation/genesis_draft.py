@@ -236,21 +236,6 @@ def _only_one(data: DataSet) -> DataSet:
     )
 
 
-def sign_profile(
-    signer: Signer, scenario: Scenario, name: str, client: int | None, profile: MemberProfile
-) -> SignedCard:
-    """Make the card with which a member joins."""
-    return make_card(
-        signer,
-        bytes.fromhex(scenario_digest(scenario)),
-        name,
-        client=client,
-        label_counts=profile.label_counts,
-        limits=profile.limits,
-        conditions=profile.conditions,
-    )
-
-
 def create_federation(
     scenario: Scenario,
     signers: Sequence[Signer],
@@ -272,7 +257,7 @@ def create_federation(
     names = [f"member {number}" for number in range(len(signers))] if names is None else names
     profiles = find_profiles(federated, len(draft.initial_model)) if profiles is None else profiles
     for number, (signer, name, profile) in enumerate(zip(signers, names, profiles, strict=True)):
-        draft = add_card(draft, scenario, sign_profile(signer, scenario, name, number, profile))
+        draft = add_card(draft, scenario, make_card(signer, scenario, name, number, profile))
     for certificate in access_points:
         draft = add_access_point(draft, certificate)
     file = finish_draft(draft, scenario)

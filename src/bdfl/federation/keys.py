@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from bdfl.encoding import digest
 from bdfl.errors import BdflError
 from bdfl.identity import Signer
+from bdfl.storage import open_regular
 
 # A member's private signing key, in a file that only its owner can read.
 
@@ -65,22 +66,14 @@ def write_secret(path: Path, data: bytes) -> None:
 def read_secret(path: Path) -> bytes:
     """Read a small file; raises `BadKeyFile` unless it is this user's and inaccessible to others."""
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open_regular(path, _MAX_SIZE) as file:
             _validate_secrecy(path, os.fstat(file.fileno()))
-            return file.read(_MAX_SIZE)
+            return file.read()
     except OSError as error:
         raise BadKeyFile(f"{path}: {error.strerror}, a key file expected; bdfl keygen makes one") from None
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # do not block on a FIFO
-
-
 def _validate_secrecy(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise BadKeyFile(f"{path}: not a file, a key file expected")
-    if found.st_size > _MAX_SIZE:
-        raise BadKeyFile(f"{path}: {found.st_size} bytes, a key has at most {_MAX_SIZE}")
     if not hasattr(os, "geteuid"):  # Windows: mode bits mean nothing
         return
     if found.st_uid != os.geteuid():

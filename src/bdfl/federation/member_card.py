@@ -20,7 +20,7 @@ from bdfl.ledger.block import MAX_BUDGET_PJ, Conditions, Limits, MemberNumber, T
 from bdfl.ledger.costs import CAPACITANCE, MICROWATT, ONE, PICOJOULE, count_units
 from bdfl.ledger.genesis import conditions_of, limits_of, physics_of
 from bdfl.radio import BITS_PER_BYTE
-from bdfl.scenario import LiveMode, LocalUnit, Scenario
+from bdfl.scenario import LiveMode, LocalUnit, Scenario, scenario_digest
 from bdfl.storage import read_record
 from bdfl.transports.live.calibration import ROOT, Calibration, calibrate, read_battery
 from bdfl.transports.live.certificates import make_authority, validate_authority
@@ -64,29 +64,29 @@ class SignedCard(Record, frozen=True):
     signature: Signature
 
 
-def make_card(
-    signer: Signer,
-    scenario: bytes,
-    name: str,
-    *,
-    client: int | None,
-    label_counts: tuple[int, ...],
-    limits: Limits,
-    conditions: Conditions,
-) -> SignedCard:
-    """Make a signed card for the federation with that scenario digest; raises `BadCard` if it is inconsistent.
+@dataclass(frozen=True)
+class MemberProfile:
+    """A member's data, machine and first conditions, in the chain's units."""
+
+    label_counts: tuple[int, ...]
+    limits: Limits  # with participation rate 0: rates follow from all members' labels
+    conditions: Conditions  # of round 1
+
+
+def make_card(signer: Signer, scenario: Scenario, name: str, client: int | None, profile: MemberProfile) -> SignedCard:
+    """Make the signed card with which a member joins; raises `BadCard` if it is inconsistent.
 
     Its CA certificate is valid from now on.
     """
     card = Card(
-        scenario=scenario,
+        scenario=bytes.fromhex(scenario_digest(scenario)),
         client=client,
         name=name,
         public_key=signer.public_key,
         authority=make_authority(signer, key_fingerprint(signer.public_key)),
-        label_counts=label_counts,
-        limits=limits,
-        conditions=conditions,
+        label_counts=profile.label_counts,
+        limits=profile.limits,
+        conditions=profile.conditions,
     )
     signed = SignedCard("bdfl card 1", card, signer.sign(Meaning.CARD, _place(card), card))
     validate_card(signed)
@@ -149,15 +149,6 @@ _ROOM = 2.0  # mains-powered budget, in multiples of a round at full speed
 
 class BadProfile(BdflError):
     """A profile that does not fit the federation."""
-
-
-@dataclass(frozen=True)
-class MemberProfile:
-    """A member's data, machine and first conditions, in the chain's units."""
-
-    label_counts: tuple[int, ...]
-    limits: Limits  # with participation rate 0: rates follow from all members' labels
-    conditions: Conditions  # of round 1
 
 
 def find_profile(

@@ -308,6 +308,10 @@ class Block(Record, frozen=True):
         return SignedHeader(self.header, self.nonce, self.signature)
 
 
+# What a node keeps of a height: its own statements, and candidate blocks.
+OwnStatement: TypeAlias = SignedVote | SignedUpdate | SignedReport | Block
+
+
 class Seal(Record, frozen=True):
     """The header with its nonce, which the proposer signs; its digest is the block's id."""
 

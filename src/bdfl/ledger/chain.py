@@ -34,22 +34,6 @@ from bdfl.ledger.member_set import BINDS_AFTER, find_change, find_evidence, offe
 from bdfl.ledger.schedule import Plan, Prospect, assess, find_candidates, plan_round, settle_conditions, settle_misses
 from bdfl.scheduling.queues import next_queue
 
-__all__ = [
-    "FAREWELL",
-    "NO_PARENT",
-    "ChainState",
-    "Settlement",
-    "apply_block",
-    "is_idle",
-    "mechanism_on",
-    "modelled_costs",
-    "plan_after",
-    "required_difficulty",
-    "settle_round",
-    "spent_after",
-    "start_chain",
-]
-
 NO_PARENT = bytes(DIGEST_SIZE)  # parent of the genesis
 MEDIAN_BLOCKS = 11  # median time past, as in Bitcoin: five false times cannot move it beyond the honest ones
 FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its removal

@@ -65,14 +65,11 @@ def make_genesis(
     initial_model: bytes,
     cache: VerificationCache | None = None,
     *,
-    target_ms: int = 0,
-    access_points: Sequence[AccessPoint] = (),
     noise_micro: int | None = None,
     time_ms: int = SIMULATED_TIME_MS,
 ) -> Genesis:
-    """The genesis of a scenario's chain, with the schedule of round 1.
+    """The genesis of a scenario's chain at constant difficulty, with the schedule of round 1.
 
-    `target_ms` is the target time to mine a block in a live network; 0: the difficulty is constant.
     `noise_micro` is the noise multiplier calibrated to an epsilon; none: that of the scenario.
     `time_ms` is the creation time of the network.
 
@@ -91,16 +88,7 @@ def make_genesis(
         )
         for client in range(num_members)
     ]
-    draft = draft_genesis(
-        scenario,
-        members,
-        layout,
-        initial_model,
-        target_ms=target_ms,
-        access_points=access_points,
-        noise_micro=noise_micro,
-        time_ms=time_ms,
-    )
+    draft = draft_genesis(scenario, members, layout, initial_model, noise_micro=noise_micro, time_ms=time_ms)
     return plan_first_round(draft, make_toolbox(scenario) if cache is None else cache)
 
 
@@ -115,7 +103,10 @@ def draft_genesis(
     noise_micro: int | None = None,
     time_ms: int = SIMULATED_TIME_MS,
 ) -> Genesis:
-    """The genesis of a scenario's chain with these members and an idle first round."""
+    """The genesis of a scenario's chain with these members and an idle first round.
+
+    `target_ms` is the target time to mine a block in a live network; 0: the difficulty is constant.
+    """
     _validate_initial_model(initial_model, layout)
     return Genesis(
         format=FORMAT,

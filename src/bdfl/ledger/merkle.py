@@ -38,11 +38,6 @@ def prove_leaves(leaves: Sequence[bytes]) -> list[MerkleProof]:
     return [MerkleProof(index, len(leaves), tuple(_siblings(levels, index))) for index in range(len(leaves))]
 
 
-def prove_leaf(leaves: Sequence[bytes], index: int) -> MerkleProof:
-    """The inclusion proof of `leaves[index]`."""
-    return MerkleProof(index, len(leaves), tuple(_siblings(_levels(leaves)[:-1], index)))
-
-
 def _siblings(levels: Sequence[Sequence[bytes]], place: int) -> Iterator[bytes]:
     for level in levels:
         if place ^ 1 < len(level):

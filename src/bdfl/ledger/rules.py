@@ -57,36 +57,11 @@ from bdfl.ledger.statements import (
     prove_offence,
     require_member,
     require_signed,
-    validate_certificate,
     validate_change,
     validate_report,
     validate_tip_certificate,
-    validate_tip_vote,
     validate_update,
-    validate_update_blob,
-    validate_vote,
 )
-
-__all__ = [
-    "is_timely",
-    "judge_schedule",
-    "make_body",
-    "make_header",
-    "min_offset_ms",
-    "required_blobs",
-    "required_difficulty",
-    "validate_certificate",
-    "validate_change",
-    "validate_evidence",
-    "validate_model",
-    "validate_proposal",
-    "validate_report",
-    "validate_tip_certificate",
-    "validate_tip_vote",
-    "validate_update",
-    "validate_update_blob",
-    "validate_vote",
-]
 
 _MAX_DOUBLINGS = 40  # a minute doubled that often exceeds the calendar
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import floor, isfinite
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 
 from bdfl.encoding import INT_LIMIT, Digest, Positive, Record, record_digest
@@ -79,25 +80,20 @@ def _plan(params: ChainParams, prospect: Prospect, cache: VerificationCache) -> 
     """Plan without clients whose exchange would exceed the law's limit, so that no report can stop a round."""
     while True:
         decision = params.scheduler(round_problem(params, prospect))
-        schedule, too_slow = _plan_schedule(params, prospect, decision, cache)
+        schedule, too_slow = plan_schedule(params, prospect, decision, cache)
         if not too_slow:
             return Plan(schedule, decision)
         others = {client: found for client, found in prospect.candidates.items() if client not in too_slow}
         prospect = replace(prospect, candidates=others)
 
 
-def plan_schedule(params: ChainParams, prospect: Prospect, decision: Decision, cache: VerificationCache) -> Schedule:
-    """The decision in integers, frequencies and powers rounded down.
+def plan_schedule(
+    params: ChainParams, prospect: Prospect, decision: Decision, cache: VerificationCache
+) -> tuple[Schedule, frozenset[int]]:
+    """The decision in integers, frequencies and powers rounded down; and clients whose exchange exceeds the limit.
 
     The schedule is idle if the decision is, or if it violates a constraint after rounding.
     """
-    return _plan_schedule(params, prospect, decision, cache)[0]
-
-
-def _plan_schedule(
-    params: ChainParams, prospect: Prospect, decision: Decision, cache: VerificationCache
-) -> tuple[Schedule, frozenset[int]]:
-    """The decision in integers, and the clients whose exchange would exceed the law's limit."""
     if decision.reason is not None:
         return idle_schedule(prospect.round, params.num_members, decision.reason), frozenset()
     selected = [int(client) for client in np.flatnonzero(decision.selected)]
@@ -122,7 +118,7 @@ def _plan_schedule(
             one.client for one in assessment.breaches if one.constraint == "exchange" and one.client is not None
         )
         return idle_schedule(prospect.round, params.num_members, reason), too_slow
-    return _with_objective(schedule, assessment.objective_nano), frozenset()
+    return msgspec.structs.replace(schedule, objective_nano=assessment.objective_nano), frozenset()
 
 
 def idle_schedule(round: int, num_members: int, reason: str) -> Schedule:
@@ -132,7 +128,7 @@ def idle_schedule(round: int, num_members: int, reason: str) -> Schedule:
 
 def assess(params: ChainParams, prospect: Prospect, schedule: Schedule, cache: VerificationCache) -> Assessment:
     """Costs and breaches of a well-formed schedule, cached; its stated objective is ignored."""
-    bare = _with_objective(schedule, 0)
+    bare = msgspec.structs.replace(schedule, objective_nano=0)
     queue_nano = tuple(prospect.queue_nano)
     key = "assessment", params.name, bare, tuple(prospect.candidates.items()), queue_nano
     return cache.recall(
@@ -189,18 +185,6 @@ def _validate_form(schedule: Schedule, round: int, num_members: int) -> None:
     if not schedule.is_feasible:
         idle = idle_schedule(round, num_members, schedule.reason)
         require_equal(BadSchedule, "schedule-form", idle, schedule)
-
-
-def _with_objective(schedule: Schedule, objective_nano: int) -> Schedule:
-    return Schedule(
-        schedule.round,
-        schedule.selected,
-        schedule.cpu_hz,
-        schedule.power_uw,
-        schedule.mining_hz,
-        objective_nano,
-        schedule.reason,
-    )
 
 
 def _round_down(value: float, cap: int | None, least: int = 0) -> int:

@@ -156,6 +156,11 @@ class Database:
             self._connection = self._limited(_connect(self._path, "rw"))
             self._set_up()
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the database and its log."""
+        return _size_on_disk(self._path)
+
     def close(self) -> None:
         if self._is_written:
             # Without a write-ahead log, later readers leave no SQLite files beside this one.

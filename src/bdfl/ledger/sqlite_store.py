@@ -11,22 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from bdfl.encoding import Record, digest
+from bdfl.encoding import digest
 from bdfl.ledger.blob_store import BLOBS_FOLDER, LOCK_FILE, BlobFolder, lock_folder
-from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote, chain_id
+from bdfl.ledger.block import Block, Certificate, Genesis, OwnStatement, chain_id
 from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.sqlite_database import Database
-from bdfl.ledger.sqlite_tables import ChainRows, Statement, write_genesis
+from bdfl.ledger.sqlite_tables import ChainRows, write_genesis
 from bdfl.ledger.store import (
     BlobUse,
     NotAStore,
     NotKept,
     PruneReport,
-    StoredRound,
     last_pruned,
     open_blobs,
-    prove_update,
+    prove_updates,
     rested_on,
     validate_next,
     validate_quota,
@@ -46,23 +45,21 @@ class _Batch:
     unused: set[bytes] = field(default_factory=set)  # not referenced by the blocks appended
 
 
-class ChainStore:
+class ChainStore(ChainRows):
     """A `Store` in a folder, made by `create` or `open`; one process writes, any number read.
 
-    It may be used from any thread, one at a time.
+    Its blobs are files beside the rows of its database. It may be used from any thread, one at a time.
     """
 
     def __init__(self, path: Path, database: Database, blobs: BlobFolder) -> None:
-        self._path = path
-        self._database = database
-        self._rows = ChainRows(path, database)
+        super().__init__(path, database)
         self._blobs = blobs
         self._resources = ExitStack()
         self._num_bytes: int | None = None  # of all blobs; none: open for reading
         self._recent: dict[bytes, int] = {}  # sizes of blobs without a row: put since the last block
         self._max_bytes: int | None = None
         self._batch: _Batch | None = None
-        self.genesis = self._rows.genesis()
+        self.genesis = self.read_genesis()
         self._chain = chain_id(self.genesis)
         self._blob_size = blob_limit(self.genesis)
 
@@ -122,7 +119,7 @@ class ChainStore:
                 database = Database.open(path / DATABASE_FILE, durable=durable, read_only=True)
                 resources.callback(database.close)
                 store = cls(path, database, BlobFolder(path, durable=durable))
-                store._rows.validate_height()
+                store.validate_height()
                 store._resources = resources.pop_all()
                 return store
         except OSError as error:
@@ -159,38 +156,11 @@ class ChainStore:
 
     # The chain
 
-    @property
-    def height(self) -> int:
-        return self._rows.height
-
-    @property
-    def known_height(self) -> int:
-        """The greatest height that rows beside the blocks name; if above `height`, newer blocks are gone."""
-        return self._rows.known_height
-
-    @property
-    def checkpoint(self) -> int:
-        return self._rows.checkpoint
-
-    @property
-    def trusted(self) -> list[int]:
-        return self._rows.trusted
-
-    def block(self, height: int) -> Block:
-        return self._rows.block(height)
-
     def blocks(self, first: int = 1) -> Iterator[Block]:
         height = first
         while height <= self.height:
             yield self.block(height)
             height += 1
-
-    def certificate(self, height: int) -> Certificate:
-        return self._rows.certificate(height)
-
-    def raw_block(self, height: int) -> tuple[bytes, bytes]:
-        """Stored bytes of a block and of its certificate, unchecked: the caller checks them."""
-        return self._rows.raw_block(height)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -218,14 +188,14 @@ class ChainStore:
         height = self.height
         tip = self.block(height) if height else None
         needed = [] if is_trusted else rested_on(block)
-        is_resuming = tip is not None and not is_trusted and self._rows.is_trusted(height)
+        is_resuming = tip is not None and not is_trusted and self.is_trusted(height)
         if tip is not None and is_resuming:
             needed.append(BlobUse(tip.body.model, None))
         validate_next(block, self._chain, height, tip.digest if tip else self._chain, needed, self.has_blob)
         with self._database.transaction():
             if is_resuming:
-                self._rows.prune_trusted(height)
-            self._rows.append(height + 1, block, certificate, self._recent, is_trusted=is_trusted)
+                self.prune_trusted(height)
+            self.insert_block(height + 1, block, certificate, self._recent, is_trusted=is_trusted)
         unused = self._recent.keys() - {use.blob for use in needed}
         self._recent.clear()
         if self._batch is None:
@@ -241,6 +211,11 @@ class ChainStore:
         return self._num_bytes or 0
 
     @property
+    def num_bytes_on_disk(self) -> int:
+        """Bytes of the database and all blobs."""
+        return self._database.num_bytes + self.num_bytes
+
+    @property
     def max_bytes(self) -> int | None:
         return self._max_bytes
 
@@ -250,7 +225,7 @@ class ChainStore:
     def _size(self, blob: bytes) -> int | None:
         """Bytes of a blob of a decided or the open height; none: not stored, even if a file is in the folder."""
         size = self._recent.get(blob)
-        return self._rows.blob_size(blob) if size is None else size
+        return self.blob_size(blob) if size is None else size
 
     def get_blob(self, blob: bytes) -> bytes | None:
         """The bytes of that digest; none if they are not, or no longer, stored.
@@ -260,7 +235,7 @@ class ChainStore:
         data = self.read_unchecked(blob)
         if data is None or digest(data) == blob:
             return data
-        self._rows.report_damage(blob, "its bytes have another digest")
+        self.report_damage(blob, "its bytes have another digest")
         return None  # no block references it
 
     def read_unchecked(self, blob: bytes) -> bytes | None:
@@ -271,10 +246,10 @@ class ChainStore:
         try:
             data = self._blobs.read(blob, self._blob_size)
         except OSError as error:
-            self._rows.report_damage(blob, error.strerror or "unreadable")
+            self.report_damage(blob, error.strerror or "unreadable")
             return None
         if data is None:
-            self._rows.report_damage(blob, "missing")
+            self.report_damage(blob, "missing")
         return data
 
     def put_blob(self, blob: bytes, data: bytes) -> None:
@@ -294,34 +269,19 @@ class ChainStore:
         if size is None:
             self._recent[blob] = len(data)
         elif blob not in self._recent:  # needed again, so that pruning must spare it
-            self._rows.renew_blob(blob, self.height + 1)
+            self.renew_blob(blob, self.height + 1)
             if self._batch is not None:
                 self._batch.unused.discard(blob)
 
     # The node's own part in a height
 
-    def put_vote(self, height: int, vote: SignedVote) -> None:
-        self._put_statement(height, Statement.VOTE, vote)
-
-    def put_update(self, height: int, update: SignedUpdate) -> None:
-        self._put_statement(height, Statement.UPDATE, update)
-
-    def put_report(self, height: int, report: SignedReport) -> None:
-        self._put_statement(height, Statement.REPORT, report)
-
-    def put_candidate(self, block: Block) -> None:
-        self._put_statement(block.header.height, Statement.CANDIDATE, block)
+    def put_statement(self, height: int, statement: OwnStatement) -> None:
+        self._writable()
+        super().put_statement(height, statement)
 
     def put_progress(self, height: int, attempt: int, lock: Certificate) -> None:
         self._writable()
-        self._rows.put_progress(height, attempt, lock)
-
-    def read_round(self, height: int) -> StoredRound:
-        return self._rows.read_round(height)
-
-    def _put_statement(self, height: int, kind: Statement, statement: Record) -> None:
-        self._writable()
-        self._rows.put_statement(height, kind, statement)
+        super().put_progress(height, attempt, lock)
 
     # Pruning
 
@@ -329,27 +289,27 @@ class ChainStore:
         self._writable()
         before = self.checkpoint
         last = last_pruned(self.height, keep_blocks)
-        if last <= before or self._rows.is_trusted(self.height):
+        if last <= before or self.is_trusted(self.height):
             return PruneReport(before, 0, 0, 0)
-        self._rows.prune(before + 1, last)
+        self.prune_rows(before + 1, last)
         num_blobs, num_bytes = self._drop_unused()
         return PruneReport(last, last - before, num_blobs, num_bytes)
 
     def proof(self, height: int, client: int) -> MerkleProof | None:
         if height > self.checkpoint:
-            return prove_update(self.block(height), client)
-        return self._rows.pruned_proof(height, client)
+            return prove_updates(self.block(height)).get(client)
+        return self.pruned_proof(height, client)
 
     def _drop_unused(self) -> tuple[int, int]:
         """Delete unreferenced blobs of decided heights; return their number and bytes."""
         kept = self._recent.keys() | open_blobs(self.read_round(self.height + 1))
-        return self._drop([blob for blob in self._rows.unused_blobs() if blob not in kept])
+        return self._drop([blob for blob in self.unused_blobs() if blob not in kept])
 
     def _drop(self, unused: Collection[bytes]) -> tuple[int, int]:
         """Delete blobs, then their rows; return their number and bytes."""
         num_bytes = sum(map(self._blobs.remove, unused))
         if unused:
-            self._rows.forget_blobs(unused)
+            self.forget_blobs(unused)
         self._num_bytes = self._writable() - num_bytes
         return len(unused), num_bytes
 
@@ -364,11 +324,11 @@ class ChainStore:
     def _repair(self) -> None:
         """Check the store and make it ready for writing; raises `DamagedStore` if stored data are missing."""
         self._database.validate_pages()
-        self._rows.validate_blocks()
+        self.validate_blocks()
         sizes = self._blobs.sizes()
-        self._rows.validate_blobs(sizes)
+        self.validate_blobs(sizes)
         self._blobs.sweep()
-        for blob in sizes.keys() - self._rows.blobs():
+        for blob in sizes.keys() - self.listed_blobs():
             data = self._blobs.read(blob, self._blob_size)
             if data is None or digest(data) != blob:  # a crash of the machine before a write without fsync was on disk
                 self._blobs.remove(blob)

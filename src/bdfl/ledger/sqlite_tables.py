@@ -17,6 +17,7 @@ from bdfl.ledger.block import (
     Block,
     Certificate,
     Genesis,
+    OwnStatement,
     SignedReport,
     SignedUpdate,
     SignedVote,
@@ -29,6 +30,7 @@ _MAX_MISSING = 1000  # blocks that may be missing beyond as many as are there
 
 _Kept = TypeVar("_Kept", bound=Record)
 _OnChain = TypeVar("_OnChain", Genesis, Block)
+_Own = TypeVar("_Own", SignedVote, SignedUpdate, SignedReport, Block)
 
 for _kind in (Genesis, Block, SignedVote, SignedUpdate, SignedReport, MerkleProof):
     prepared(_kind)
@@ -42,6 +44,14 @@ class Statement(StrEnum):
     REPORT = "report"
     CANDIDATE = "candidate"
     TRUST = "trust"  # the digest of a block whose model was not recomputed
+
+
+_KINDS: Mapping[type[OwnStatement], Statement] = {
+    SignedVote: Statement.VOTE,
+    SignedUpdate: Statement.UPDATE,
+    SignedReport: Statement.REPORT,
+    Block: Statement.CANDIDATE,
+}
 
 
 @prepared
@@ -60,7 +70,7 @@ class ChainRows:
 
     # The chain
 
-    def genesis(self) -> Genesis:
+    def read_genesis(self) -> Genesis:
         rows = self._database.run("SELECT data, checksum FROM genesis LIMIT 2")
         if len(rows) != 1:
             raise DamagedStore(f"{self._path}: genesis is missing" if not rows else f"{self._path}: two of genesis")
@@ -78,7 +88,7 @@ class ChainRows:
 
     @property
     def known_height(self) -> int:
-        """The greatest height that rows beside the blocks name: those of blob uses, and the checkpoint."""
+        """The greatest height that blob uses or the checkpoint name; if above `height`, newer blocks are gone."""
         used = self._number("the height", "SELECT coalesce(max(height), 0) FROM uses")
         return max(used, self.checkpoint)
 
@@ -102,11 +112,11 @@ class ChainRows:
         return self._decode(f"certificate of block {height}", self._read_block(height)[1], _Votes).votes
 
     def raw_block(self, height: int) -> tuple[bytes, bytes]:
-        """Stored bytes of a block and of its certificate, not checked against the row's checksum."""
+        """Stored bytes of a block and of its certificate, unchecked: the caller checks them."""
         data, votes, _ = self._read_row(height)
         return data, votes
 
-    def append(
+    def insert_block(
         self, height: int, block: Block, certificate: Certificate, recent: Mapping[bytes, int], *, is_trusted: bool
     ) -> None:
         """Insert a block, its blob uses and the `recent` blobs with their sizes; delete its height's progress."""
@@ -138,8 +148,8 @@ class ChainRows:
 
     # The node's own part in a height
 
-    def put_statement(self, height: int, kind: Statement, statement: Record) -> None:
-        self._put_statement(height, kind, encode(statement))
+    def put_statement(self, height: int, statement: OwnStatement) -> None:
+        self._put_statement(height, _KINDS[type(statement)], encode(statement))
 
     def _put_statement(self, height: int, kind: Statement, data: bytes) -> None:
         self._database.run(
@@ -158,17 +168,17 @@ class ChainRows:
         attempt, lock = self._read_progress(height)
         return StoredRound(
             height,
-            self._read_statements(height, Statement.VOTE, SignedVote),
-            self._read_statements(height, Statement.UPDATE, SignedUpdate),
-            self._read_statements(height, Statement.REPORT, SignedReport),
-            self._read_statements(height, Statement.CANDIDATE, Block),
+            self._read_statements(height, SignedVote),
+            self._read_statements(height, SignedUpdate),
+            self._read_statements(height, SignedReport),
+            self._read_statements(height, Block),
             attempt,
             lock,
         )
 
     # Pruning
 
-    def prune(self, first: int, last: int) -> None:
+    def prune_rows(self, first: int, last: int) -> None:
         """Replace the blob uses of these blocks by Merkle proofs of their updates; `last` is the new checkpoint."""
         with self._database.transaction():
             for height in range(first, last + 1):
@@ -183,7 +193,7 @@ class ChainRows:
     def prune_trusted(self, last: int) -> None:
         """Prune up to a block that was appended on trust, and reference its model, which is kept by now."""
         with self._database.transaction():
-            self.prune(self.checkpoint + 1, last)
+            self.prune_rows(self.checkpoint + 1, last)
             self._database.run("INSERT INTO uses VALUES (?, ?, NULL)", self.block(last).body.model, last)
 
     def pruned_proof(self, height: int, client: int) -> MerkleProof | None:
@@ -194,7 +204,7 @@ class ChainRows:
 
     # Blobs
 
-    def blobs(self) -> set[bytes]:
+    def listed_blobs(self) -> set[bytes]:
         """All blobs that have a row."""
         return {self._bytes("a blob", blob) for (blob,) in self._database.run("SELECT blob FROM blobs")}
 
@@ -257,7 +267,8 @@ class ChainRows:
         data, votes, checksum = (self._bytes(f"block {height}", value) for value in rows[0])
         return data, votes, checksum
 
-    def _read_statements(self, height: int, kind: Statement, record: type[_Kept]) -> tuple[_Kept, ...]:
+    def _read_statements(self, height: int, record: type[_Own]) -> tuple[_Own, ...]:
+        kind = _KINDS[record]
         rows = self._database.run(
             "SELECT data, checksum FROM statements WHERE height = ? AND kind = ? ORDER BY number", height, kind
         )

@@ -15,8 +15,18 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from bdfl.errors import BdflError
-from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote, body_leaves, chain_id
-from bdfl.ledger.merkle import MerkleProof, prove_leaf, prove_leaves
+from bdfl.ledger.block import (
+    Block,
+    Certificate,
+    Genesis,
+    OwnStatement,
+    SignedReport,
+    SignedUpdate,
+    SignedVote,
+    body_leaves,
+    chain_id,
+)
+from bdfl.ledger.merkle import MerkleProof, prove_leaves
 
 
 class StoreError(BdflError):
@@ -128,13 +138,7 @@ class Store(Protocol):
 
     def put_blob(self, blob: bytes, data: bytes) -> None: ...
 
-    def put_vote(self, height: int, vote: SignedVote) -> None: ...
-
-    def put_update(self, height: int, update: SignedUpdate) -> None: ...
-
-    def put_report(self, height: int, report: SignedReport) -> None: ...
-
-    def put_candidate(self, block: Block) -> None: ...
+    def put_statement(self, height: int, statement: OwnStatement) -> None: ...
 
     def put_progress(self, height: int, attempt: int, lock: Certificate) -> None: ...
 
@@ -205,19 +209,6 @@ def prove_updates(block: Block) -> dict[int, MerkleProof]:
     """Inclusion proofs by client, from its `SignedUpdate` to the header's `body`."""
     proofs = prove_leaves(body_leaves(block.body))[1:]  # the first leaf is the rest of the body
     return {signed.update.client: proof for signed, proof in zip(block.body.updates, proofs, strict=True)}
-
-
-def prove_update(block: Block, client: int) -> MerkleProof | None:
-    """The inclusion proof of one client's update; none if the block has none."""
-    for index, signed in enumerate(block.body.updates, start=1):
-        if signed.update.client == client:
-            return prove_leaf(body_leaves(block.body), index)
-    return None
-
-
-def needed_blobs(genesis: Genesis, checkpoint: Block, kept: Iterable[Block]) -> set[bytes]:
-    """Digests needed to verify the kept blocks: blobs they reference, the untrained and the checkpoint's model."""
-    return {genesis.model.initial, checkpoint.body.model} | {use.blob for block in kept for use in rested_on(block)}
 
 
 def open_blobs(open_round: StoredRound) -> set[bytes]:
@@ -301,21 +292,18 @@ class MemoryStore:
             self._recent.add(blob)
         self._put_at[blob] = self.height + 1
 
-    def put_vote(self, height: int, vote: SignedVote) -> None:
+    def put_statement(self, height: int, statement: OwnStatement) -> None:
         kept = self.read_round(height)
-        self._rounds[height] = replace(kept, votes=_with(kept.votes, vote))
-
-    def put_update(self, height: int, update: SignedUpdate) -> None:
-        kept = self.read_round(height)
-        self._rounds[height] = replace(kept, updates=_with(kept.updates, update))
-
-    def put_report(self, height: int, report: SignedReport) -> None:
-        kept = self.read_round(height)
-        self._rounds[height] = replace(kept, reports=_with(kept.reports, report))
-
-    def put_candidate(self, block: Block) -> None:
-        kept = self.read_round(block.header.height)
-        self._rounds[kept.height] = replace(kept, candidates=_with(kept.candidates, block))
+        match statement:
+            case SignedVote():
+                kept = replace(kept, votes=_with(kept.votes, statement))
+            case SignedUpdate():
+                kept = replace(kept, updates=_with(kept.updates, statement))
+            case SignedReport():
+                kept = replace(kept, reports=_with(kept.reports, statement))
+            case Block():
+                kept = replace(kept, candidates=_with(kept.candidates, statement))
+        self._rounds[height] = kept
 
     def put_progress(self, height: int, attempt: int, lock: Certificate) -> None:
         self._rounds[height] = replace(self.read_round(height), attempt=attempt, lock=lock)
@@ -336,7 +324,8 @@ class MemoryStore:
 
     def _prune_to(self, last: int) -> PruneReport:
         num_blocks = last - self.checkpoint
-        needed = needed_blobs(self.genesis, self.block(last), self.blocks(last + 1))
+        needed = {self.genesis.model.initial, self.block(last).body.model}
+        needed |= {use.blob for block in self.blocks(last + 1) for use in rested_on(block)}
         needed |= open_blobs(self.read_round(self.height + 1))
         dropped = [blob for blob, height in self._put_at.items() if height <= last and blob not in needed]
         self.checkpoint = last
@@ -351,7 +340,7 @@ class MemoryStore:
         return num_bytes
 
     def proof(self, height: int, client: int) -> MerkleProof | None:
-        return prove_update(self.block(height), client)
+        return prove_updates(self.block(height)).get(client)
 
     def _index(self, height: int) -> int:
         if not 1 <= height <= self.height:

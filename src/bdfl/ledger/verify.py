@@ -11,10 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
-from typing import NoReturn
 
 import numpy as np
 
@@ -28,7 +26,8 @@ from bdfl.ledger.errors import BadLink, MissingBlob, NotVotable, RuleBroken, Wro
 from bdfl.ledger.genesis import validate_initial_model
 from bdfl.ledger.member_set import find_change, find_evidence
 from bdfl.ledger.merkle import proven_root
-from bdfl.ledger.rules import judge_schedule, validate_certificate, validate_model, validate_proposal
+from bdfl.ledger.rules import judge_schedule, validate_model, validate_proposal
+from bdfl.ledger.statements import validate_certificate
 from bdfl.ledger.store import KnownHeight, Store, StoreError, rested_on
 
 _AHEAD = 1  # blocks whose files are read ahead
@@ -133,7 +132,7 @@ def verify_chain(
     shorter than the `known` height fails as cut short. `on_block` is called for every valid block.
     """
     verdicts: list[BlockVerdict] = []
-    height = 0  # of the block being verified
+    height = 0  # of the block being read or verified
     last, checkpoint = store.height, store.checkpoint  # another process may append and prune meanwhile
 
     def conclude(failure: Failure | None) -> Verification:
@@ -144,9 +143,10 @@ def verify_chain(
         verifier = _Verifier(store, own_functions)
         reader = _Reader(store)
         with _open_pool() as pool:
+            height = 1
             for stage in _read_stages(store, last, reader, pool):
-                height = stage.height
                 verdicts.append(verifier.verify(stage))
+                height += 1
                 stage.give_back(reader)
                 if on_block is not None:
                     on_block(verdicts[-1])
@@ -169,8 +169,8 @@ def verify_chain(
 class _Stage:
     """A stored block, and its files being read."""
 
-    height: int
-    read: Callable[[], tuple[Block, Certificate]]  # raises the error of reading
+    block: Block
+    certificate: Certificate
     updates: Mapping[bytes, "Future[Vector | None]"]  # by digest; raises `InvalidUpdate` if the bytes are no model
     model: "Future[bytes | None] | None"  # the global model; none: not stored, or that of the block before
 
@@ -210,13 +210,13 @@ class _Verifier:
 
     def verify(self, stage: _Stage) -> BlockVerdict:
         """Verify the next block; raises `RuleBroken` if it is not valid."""
-        block, certificate = stage.read()
+        block, certificate = stage.block, stage.certificate
         state, cache = self._state, self._cache
         validate_proposal(state, block, cache)
         validate_certificate(state, block.digest, certificate, cache)
         check, num_bytes = self._verify_model(block, stage)
         verdict = BlockVerdict(
-            height=stage.height,
+            height=block.header.height,
             agreement=self._compare_schedule(block),
             model=check,
             num_signatures=_count_signatures(block) + len(certificate) + self._count_other_votes(block),
@@ -231,15 +231,15 @@ class _Verifier:
 
     def _verify_model(self, block: Block, stage: _Stage) -> tuple[ModelCheck, int]:
         """Aggregate the model again, unless its updates are gone; another process may prune them meanwhile."""
-        if not self._is_gone(stage.height):
+        if not self._is_gone(block.header.height):
             try:
                 return self._recompute_model(block, stage)
             except MissingBlob:
-                if not self._is_gone(stage.height):
+                if not self._is_gone(block.header.height):
                     raise
         self._verify_proofs(block)
         self._verify_checkpoint(block)
-        gone = ModelCheck.TRUSTED if stage.height in self._trusted else ModelCheck.PRUNED
+        gone = ModelCheck.TRUSTED if block.header.height in self._trusted else ModelCheck.PRUNED
         return (ModelCheck.UNCHANGED if block.body.is_empty else gone), 0
 
     def _is_gone(self, height: int) -> bool:
@@ -323,22 +323,23 @@ def _read_stages(store: Store, last: int, reader: "_Reader", pool: ThreadPoolExe
     """Yield block after block, while the files of the next ones are read and hashed."""
     waiting: deque[_Stage] = deque()
     for height in range(1, last + 1):
-        waiting.append(_read_stage(store, height, reader, pool))
+        try:
+            waiting.append(_read_stage(store, height, reader, pool))
+        except StoreError:
+            yield from waiting
+            raise
         if len(waiting) > _AHEAD:
             yield waiting.popleft()
     yield from waiting
 
 
 def _read_stage(store: Store, height: int, reader: "_Reader", pool: ThreadPoolExecutor) -> _Stage:
-    try:
-        block, certificate = store.block(height), store.certificate(height)
-    except StoreError as error:
-        return _Stage(height, partial(_raise, error), {}, None)
+    block, certificate = store.block(height), store.certificate(height)
     if height <= store.checkpoint or block.body.is_empty:
-        return _Stage(height, lambda: (block, certificate), {}, None)
+        return _Stage(block, certificate, {}, None)
     wanted = [use.blob for use in rested_on(block) if use.client is not None]
     updates = {blob: pool.submit(reader.read_update, blob) for blob in dict.fromkeys(wanted)}
-    return _Stage(height, lambda: (block, certificate), updates, pool.submit(reader.read_model, block.body.model))
+    return _Stage(block, certificate, updates, pool.submit(reader.read_model, block.body.model))
 
 
 class _Reader:
@@ -367,7 +368,3 @@ class _Reader:
             return self._spare.get_nowait()
         except Empty:
             return np.empty(self._layout.num_parameters, np.float32)
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error

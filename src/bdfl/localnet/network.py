@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -129,32 +130,22 @@ def validate_network(folder: Path, allowed: frozenset[str]) -> None:
     load_foreign_scenario(folder / SCENARIO_FILE, allowed)
 
 
+@dataclass(eq=False)
 class LocalNetwork:
     """Supervisor of a network's processes, which exit when this process does, even if it crashes."""
 
-    def __init__(
-        self,
-        folder: Path,
-        network: NetworkFile,
-        *,
-        restarts: bool = False,
-        evaluates: bool = True,
-        route: Route | None = None,
-        modules: Mapping[int, str] | None = None,
-    ) -> None:
-        """`restarts`: restart any process that exits. `evaluates`: node 0 evaluates every model on the test data.
+    folder: Path
+    network: NetworkFile
+    restarts: bool  # restart any process that exits
+    evaluates: bool  # node 0 evaluates every model on the test data
+    route: Route | None
+    modules: Mapping[int, str]  # nodes that run another module with the command line's arguments
+    access_points: list[Child] = field(default_factory=list)
+    nodes: list[Child] = field(default_factory=list)
 
-        `modules`: nodes that run another module with the command line's arguments.
-        """
-        self.folder = folder
-        self.network = network
-        self.genesis: GenesisFile = read_genesis(folder / GENESIS_FILE, allowed=frozenset(network.functions))
-        self._restarts = restarts
-        self._evaluates = evaluates
-        self._route = route
-        self._modules = modules or {}
-        self.access_points: list[Child] = []
-        self.nodes: list[Child] = []
+    def __post_init__(self) -> None:
+        functions = frozenset(self.network.functions)
+        self.genesis: GenesisFile = read_genesis(self.folder / GENESIS_FILE, allowed=functions)
 
     def start(self) -> None:
         """Start all processes; fast ones wait for slow ones."""
@@ -164,7 +155,7 @@ class LocalNetwork:
         for number in range(num_points):
             self.access_points.append(self._start_access_point(number, point_ports))
         for number in range(num_nodes):
-            points = point_ports if self._route is None else self._route(number, point_ports)
+            points = point_ports if self.route is None else self.route(number, point_ports)
             self.nodes.append(self._start_node(number, node_ports, points))
 
     def _start_access_point(self, number: int, ports: Sequence[str]) -> Child:
@@ -190,9 +181,9 @@ class LocalNetwork:
             arguments += ["--peer", peer]
         if self.network.blocks is not None:
             arguments += ["--rounds", str(self.network.blocks)]
-        if self._evaluates and number == 0:
+        if self.evaluates and number == 0:
             arguments.append("--evaluate")
-        module = self._modules.get(number, COMMAND_LINE)
+        module = self.modules.get(number, COMMAND_LINE)
         return Child(f"node {number}", arguments + self._allow(), place / OUTPUT_FILE, module)
 
     def _allow(self) -> list[str]:
@@ -200,7 +191,7 @@ class LocalNetwork:
 
     def look(self) -> NetworkView:
         """Return the status of all processes, after restarting those that exited if `restarts` is set."""
-        if self._restarts:
+        if self.restarts:
             for child in (*self.access_points, *self.nodes):
                 if not child.is_up:
                     child.restart()
@@ -232,7 +223,7 @@ def run_network(
         resources.enter_context(lock_folder(folder))
         _validate_disk(folder)
         changed = msgspec.structs.replace(network, pid=os.getpid(), blocks=blocks or network.blocks)
-        running = LocalNetwork(folder, changed, restarts=restarts, evaluates=evaluates, route=route, modules=modules)
+        running = LocalNetwork(folder, changed, restarts, evaluates, route, modules or {})
         _validate_blocks(running)
         write_network(folder, changed)
         resources.callback(write_network, folder, msgspec.structs.replace(changed, pid=None))
@@ -241,13 +232,13 @@ def run_network(
         yield running
 
 
-def find_ports(count: int, host: str = LOOPBACK) -> list[str]:
+def find_ports(count: int) -> list[str]:
     """Return addresses on this machine whose ports were free a moment ago."""
     with ExitStack() as resources:
         sockets = [resources.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind((host, 0))
-        return [f"{host}:{one.getsockname()[1]}" for one in sockets]
+            one.bind((LOOPBACK, 0))
+        return [f"{LOOPBACK}:{one.getsockname()[1]}" for one in sockets]
 
 
 def wait_until_over(folder: Path, timeout_s: float) -> bool:

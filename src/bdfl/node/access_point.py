@@ -21,7 +21,7 @@ from bdfl.node.log import LOG_FILE, NodeLog
 from bdfl.node.run_file import RunFile, forget_run, lock_folder, write_run
 from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of
 from bdfl.processes import raise_file_limit
-from bdfl.storage import OWN_FOLDER, replace_file
+from bdfl.storage import OWN_FOLDER, read_regular, replace_file
 from bdfl.transports.live.certificates import TlsFiles, make_ap_certificate, validate_access_point, validate_tls
 
 # Files of an access point: its private TLS key, and its certificate, which the genesis lists.
@@ -55,12 +55,9 @@ def read_certificate(path: Path) -> bytes:
     """Read a PEM or DER certificate, or that of an access point's folder; return it as DER once validated."""
     file = path / CERTIFICATE_FILE if path.is_dir() else path
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_MAX_SIZE + 1)
+        data = read_regular(file, _MAX_SIZE)
     except OSError as error:
-        raise BadCertificateFile(f"{file}: {error.strerror}, a certificate expected") from None
-    if len(data) > _MAX_SIZE:
-        raise BadCertificateFile(f"{file}: more than {_MAX_SIZE} bytes, a single certificate expected")
+        raise BadCertificateFile(f"{file}: {error.strerror}, a single certificate expected") from None
     if data.startswith(_PEM_HEAD):
         try:
             data = ssl.PEM_cert_to_DER_cert(data.decode("ascii"))

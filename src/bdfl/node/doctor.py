@@ -48,8 +48,6 @@ from bdfl.scenario import Scenario
 from bdfl.transports.live.certificates import AUTHORITY_DAYS
 from bdfl.transports.live.event_log import EVENTS_FILE
 
-__all__ = ["CheckResult", "NodeOptions", "Verdict", "examine"]
-
 _PACKAGES = {"eclipse-zenoh": "live", "torch": "learn", "prometheus-client": "live", "psutil": "live"}  # by extra
 _DATA_S = 120.0  # to load the data and run the model on one batch
 _LEAST_ROOM = 64 * 2**20  # for logs and other files

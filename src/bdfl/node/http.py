@@ -51,8 +51,12 @@ class Page:
     status: int = HTTPStatus.OK
 
 
-class StatusServer:
+class StatusServer(ThreadingHTTPServer):
     """Serves pages from threads of its own until closed."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(
         self,
@@ -63,40 +67,25 @@ class StatusServer:
         numbered: Mapping[str, Callable[[int], Page]] | None = None,
     ) -> None:
         """`port` 0 picks a free one. `numbered` pages have a number after their path."""
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.pages = pages
+        self.numbered = numbered or {}
+        self._open: list[Any] = []  # open connections, oldest first
+        self._turn = threading.Lock()
         try:
-            self._server = _Server(pages, numbered or {}, host, port)
+            super().__init__((host, port), _Handler)
         except OSError as error:
             raise CannotListen(f"{host}:{port}: {error.strerror}, a free port expected") from None
-        self.port: int = self._server.server_address[1]
+        self.host = host
+        self.port: int = self.server_address[1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="http", daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = MAX_CONNECTIONS
-
-    def __init__(
-        self,
-        pages: Mapping[str, Callable[[], Page]],
-        numbered: Mapping[str, Callable[[int], Page]],
-        host: str,
-        port: int,
-    ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.pages = pages
-        self.numbered = numbered
-        self._open: list[Any] = []  # open connections, oldest first
-        self._turn = threading.Lock()
-        super().__init__((host, port), _Handler)
-        self.host, self.port = host, self.server_address[1]
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Drop the oldest connection at the limit: honest requests are short."""
@@ -143,7 +132,7 @@ class _BoundedRequest(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: StatusServer
     server_version = "bdfl"
     sys_version = ""
 
@@ -216,17 +205,18 @@ class ChainPages:
 
     def genesis(self) -> Page:
         """Serve the genesis in canonical bytes."""
-        with self._turn:
-            try:
-                return Page(encode(self._open().genesis), BYTES)
-            except StoreError:
-                return refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the chain cannot be read")
+        return self._answer(lambda store: encode(store.genesis))
 
     def block(self, height: int) -> Page:
         """Serve a MessagePack array of two byte strings: a block and its certificate."""
+        return self._answer(lambda store: msgspec.msgpack.encode(store.raw_block(height)))
+
+    def _answer(self, read: Callable[[ChainStore], bytes]) -> Page:
         with self._turn:
             try:
-                return Page(msgspec.msgpack.encode(self._open().raw_block(height)), BYTES)
+                if self._store is None:
+                    self._store = ChainStore.open(self._path, read_only=True)
+                return Page(read(self._store), BYTES)
             except IndexError as error:
                 return refusal(HTTPStatus.NOT_FOUND, f"not here: {error} expected")
             except StoreError:
@@ -237,11 +227,6 @@ class ChainPages:
             if self._store is not None:
                 self._store.close()
                 self._store = None
-
-    def _open(self) -> ChainStore:
-        if self._store is None:
-            self._store = ChainStore.open(self._path, read_only=True)
-        return self._store
 
 
 # HTTP pages of a node: Prometheus metrics, liveness, readiness and status.

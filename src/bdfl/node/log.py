@@ -82,9 +82,9 @@ class NodeLog:
             self._echo = None
 
 
-def rotate(path: Path, num_old: int = NUM_OLD_LOGS) -> None:
+def rotate(path: Path) -> None:
     """Rename `path` to `path.1`, `path.1` to `path.2` and so on, overwriting the oldest."""
-    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, num_old + 1))]
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, NUM_OLD_LOGS + 1))]
     for younger, older in zip(names[-2::-1], names[:0:-1], strict=True):
         if younger.exists():
             os.replace(younger, older)

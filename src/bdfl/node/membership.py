@@ -1,7 +1,8 @@
 """Members of a running node's network: their names, their TLS roots, and changes that its operator submits."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from bdfl.errors import BdflError
@@ -13,26 +14,19 @@ from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of
 from bdfl.storage import replace_file
 
 
+@dataclass(eq=False)
 class Membership:
     """Trusts the members that the chain has now. Thread-safe."""
 
-    def __init__(
-        self,
-        folder: Path,
-        genesis: GenesisFile,
-        admissions: Iterable[ChangeFile],
-        log: NodeLog,
-        *,
-        reconnect: Callable[[], None],
-        offer: Callable[[MembershipChange], None],
-    ) -> None:
-        """`reconnect` applies new TLS roots; `offer` gives the node a change to propose."""
-        self._folder = folder
-        self._genesis = genesis
-        self._admissions = list(admissions)
-        self._log = log
-        self._reconnect = reconnect
-        self._offer = offer
+    folder: Path
+    genesis: GenesisFile
+    admissions: list[ChangeFile]
+    log: NodeLog
+    _: KW_ONLY
+    reconnect: Callable[[], None]  # applies new TLS roots
+    offer: Callable[[MembershipChange], None]  # gives the node a change to propose
+
+    def __post_init__(self) -> None:
         self._public_keys: Sequence[bytes | None] = ()
         self._turn = threading.Lock()
 
@@ -49,36 +43,36 @@ class Membership:
 
     def names(self, public_keys: Sequence[bytes | None]) -> list[str]:
         """Return the members' names by number."""
-        return names_of(self._genesis, self._admissions, public_keys)
+        return names_of(self.genesis, self.admissions, public_keys)
 
     def take_changes(self) -> None:
         """Offer the changes in the node's folder, and store the certificates of new members."""
         try:
-            with taking_changes(self._folder) as files:
+            with taking_changes(self.folder) as files:
                 for file in files:
                     if isinstance(file.change, Admission):
-                        keep_admission(self._folder, file)
-                        self._admissions.append(file)
-                    self._offer(file.membership_change)
-                    self._log.info("change", {"member": file.change.number, "assents": len(file.assents)})
+                        keep_admission(self.folder, file)
+                        self.admissions.append(file)
+                    self.offer(file.membership_change)
+                    self.log.info("change", {"member": file.change.number, "assents": len(file.assents)})
         except (OSError, BdflError) as error:
-            self._log.warn("change", {"why": str(error)})
+            self.log.warn("change", {"why": str(error)})
 
     def _replace_roots(self) -> None:
         with self._turn:
             try:
                 self._write_roots()
-                self._reconnect()
+                self.reconnect()
             except (OSError, BdflError) as error:
-                self._log.error("members", {"why": str(error)})
+                self.log.error("members", {"why": str(error)})
                 return
-            self._log.info("members", {"in all": sum(key is not None for key in self._public_keys)})
+            self.log.info("members", {"in all": sum(key is not None for key in self._public_keys)})
 
     def _write_roots(self) -> None:
         public_keys = self._public_keys
-        authorities = authorities_of(self._genesis, self._admissions, public_keys)
+        authorities = authorities_of(self.genesis, self.admissions, public_keys)
         unknown = [number for number, key in enumerate(public_keys) if key is not None and number not in authorities]
         if unknown:
             advice = "bdfl member submit their admission to this node too"
-            self._log.warn("no certificate", {"members": " ".join(map(str, unknown)), "advice": advice})
-        replace_file(self._folder / TLS_FOLDER / ROOTS_FILE, roots_of(self._genesis, authorities))
+            self.log.warn("no certificate", {"members": " ".join(map(str, unknown)), "advice": advice})
+        replace_file(self.folder / TLS_FOLDER / ROOTS_FILE, roots_of(self.genesis, authorities))

@@ -29,7 +29,7 @@ from bdfl.node.log import LOG_FILE, NodeLog
 from bdfl.node.membership import Membership
 from bdfl.node.monitor import NodeMonitor
 from bdfl.node.reachability import bind
-from bdfl.node.run_file import FolderSize, RunFile, forget_run, lock_folder, noting_end, raise_incarnation, write_run
+from bdfl.node.run_file import RunFile, forget_run, lock_folder, noting_end, raise_incarnation, write_run
 from bdfl.node.settings import (
     CHAIN_FOLDER,
     Identity,
@@ -51,7 +51,6 @@ from bdfl.protocol.state import Context
 from bdfl.records.files import ROUNDS_FILE
 from bdfl.scenario import LiveMode
 from bdfl.scenario.files import named_functions
-from bdfl.transports.interfaces import Observers
 from bdfl.transports.live.admission import Limits, message_limit
 from bdfl.transports.live.calibration import calibrate
 from bdfl.transports.live.certificates import TlsFiles
@@ -99,7 +98,6 @@ class NodeService:
         self._log = log
         self._began_s = time.monotonic()
         self._process = psutil.Process()
-        self._size = FolderSize(settings.folder / CHAIN_FOLDER)
         self._accuracy: float | None = None
         self._training_failure: str | None = None  # of the last failed training
         self._track = StateTracker(self._log_state)
@@ -130,7 +128,7 @@ class NodeService:
             self._zenoh,
             self._work,
             folder=settings.folder if settings.records else None,
-            observer=Observers(
+            observers=(
                 self._monitor,
                 RoundClock(identity.number, self._work, settings.folder / ROUNDS_FILE),
                 Penalties(self._zenoh),
@@ -144,7 +142,7 @@ class NodeService:
         self._members = Membership(
             settings.folder,
             genesis,
-            identity.admissions,
+            list(identity.admissions),
             log,
             reconnect=self._zenoh.reload,
             offer=self._node.offer_change,
@@ -232,7 +230,7 @@ class NodeService:
             deadline_s=deadline_s,
             memory_bytes=memory_bytes,
             num_threads=num_threads,
-            store_bytes=self._size.read(),
+            store_bytes=self._store.num_bytes_on_disk,
             model_bytes=self._store.num_bytes,
             quota_bytes=self._store.max_bytes or 0,
             training_s=self._monitor.training.seconds(now_ns),

@@ -344,44 +344,46 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_status(folder: Path, timeout_s: float = 1.0) -> NodeView:
     """Return the status of a folder's process."""
-    name, is_up = str(folder), is_locked(folder)
+    is_up = is_locked(folder)
     try:
         run = read_run(folder)
     except BadFolder as error:
-        return NodeView(folder=name, is_up=is_up, pid=None, state=None, reason=str(error))
-    if not is_up or (run is not None and run.ended is not None):
-        return _view_stopped(name, run, is_up=is_up)
-    if run is None:
-        return NodeView(folder=name, is_up=True, pid=None, state=ServiceState.STARTING, reason="opens its folder")
-    found = None if run.metrics is None else query_status(run.metrics, timeout_s)
-    if found is not None:
+        return NodeView(folder=str(folder), is_up=is_up, pid=None, state=None, reason=str(error))
+    has_ended = not is_up or (run is not None and run.ended is not None)
+    found = None if has_ended or run is None or run.metrics is None else query_status(run.metrics, timeout_s)
+    state: ServiceState | None
+    since_s = None
+    if has_ended:
+        state = ServiceState.STOPPED
+        reason, since_s = _describe_end(run)
+    elif run is None:
+        state, reason = ServiceState.STARTING, "opens its folder"
+    elif found is not None:
         state, reason, since_s = found.state, found.reason, found.since_s
     elif run.kind != "node":
-        state, reason, since_s = ServiceState.WORKING, "forwards", None
+        state, reason = ServiceState.WORKING, "forwards"
     else:
         silence = "its status page is off" if run.metrics is None else f"no answer within {timeout_s:g} s"
-        state, reason, since_s = None, f"runs as process {run.pid}, {silence}: see node.log", None
+        state, reason = None, f"runs as process {run.pid}, {silence}: see node.log"
     return NodeView(
-        folder=name,
-        is_up=True,
-        pid=run.pid,
+        folder=str(folder),
+        is_up=is_up,
+        pid=None if has_ended or run is None else run.pid,
         state=state,
         reason=reason,
         since_s=since_s,
         snapshot=found,
-        listen=run.listen,
+        listen=() if has_ended or run is None else run.listen,
     )
 
 
-def _view_stopped(folder: str, run: RunFile | None, *, is_up: bool) -> NodeView:
-    since_s = None
+def _describe_end(run: RunFile | None) -> tuple[str, float | None]:
+    """Return the reason for which a process does not run, and the time since its end (s)."""
     if run is None:
-        reason = "not started yet"
-    elif run.ended is None:
-        reason = "its process was killed or the machine went down; started again it goes on"
-    else:
-        reason, since_s = run.why, max(0.0, time.time() - run.ended)
-    return NodeView(folder=folder, is_up=is_up, pid=None, state=ServiceState.STOPPED, reason=reason, since_s=since_s)
+        return "not started yet", None
+    if run.ended is None:
+        return "its process was killed or the machine went down; started again it goes on", None
+    return run.why, max(0.0, time.time() - run.ended)
 
 
 def query_status(address: str, timeout_s: float = 1.0) -> Snapshot | None:

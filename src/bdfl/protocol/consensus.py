@@ -14,11 +14,11 @@ from functools import partial
 
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
 from bdfl.ledger.chain import ChainState, apply_block
-from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_model, validate_tip_vote, validate_vote
+from bdfl.ledger.rules import validate_model
+from bdfl.ledger.statements import validate_tip_vote, validate_vote
 from bdfl.protocol.deadlines import charge_lateness, hasten_resend, is_head_start, set_review
 from bdfl.protocol.entries import drop_settled, note_offence, repeat_entries
-from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
+from bdfl.protocol.events import Commit, KeptBlob, KeptStatement, Store, Timer
 from bdfl.protocol.messages import DecidedWanted, Gossip
 from bdfl.protocol.proposals import (
     is_premature,
@@ -48,12 +48,7 @@ def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
     Both are counted: quorums overlap in honest members, and a quorum seen by another node must be a quorum here too.
     """
     vote, key = signed.vote, key_of(signed)
-    if key in draft.votes:
-        return
-    try:
-        draft.approve(validate_vote, signed)
-    except InvalidBlock as error:
-        draft.refuse(sender, error)
+    if key in draft.votes or not draft.accepts(sender, validate_vote, signed):
         return
     rivals = find_rivals(draft.votes, key)
     if rivals:
@@ -74,11 +69,8 @@ def receive_late_vote(draft: Draft, sender: int, votes: Sequence[SignedVote]) ->
     for signed in votes if sender not in held and len(held) < MAX_CERTIFIED else ():
         vote = signed.vote
         if (vote.voter, vote.kind, vote.attempt, vote.block) == (sender, Kind.PRECOMMIT, attempt, draft.chain.tip):
-            try:
-                draft.approve(validate_tip_vote, signed)
+            if draft.accepts(sender, validate_tip_vote, signed):
                 held[sender] = signed
-            except InvalidBlock as error:
-                draft.refuse(sender, error)
             return
 
 
@@ -309,7 +301,7 @@ def _cast(draft: Draft, kind: Kind, block: bytes) -> None:
         draft.mining_ms = max(1, (draft.now_ns - draft.mining_since_ns) // 1_000_000)
     signed = draft.sign_vote(kind, block)
     draft.votes[key_of(signed)] = draft.own_votes[draft.attempt, kind] = signed
-    draft.do(Store(KeptVote(draft.height, signed)))
+    draft.do(Store(KeptStatement(draft.height, signed)))
     draft.send(None, Gossip(draft.attempt, votes=(signed,)))
 
 

@@ -4,6 +4,8 @@ A node that has held an entry for some heights votes for no block without it: a 
 or removal off the chain.
 """
 
+from collections.abc import Callable
+
 from bdfl.ledger.block import Entry, Evidence, MembershipChange
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
@@ -33,12 +35,8 @@ def receive_evidence(draft: Draft, sender: int, evidence: Evidence) -> None:
     """Take evidence that proves an offence of a member, unless there is evidence against it already."""
     if draft.phase is Phase.DONE or offender_of(evidence) in draft.evidence.keys() | draft.chain.offenders:
         return
-    try:
-        validate_evidence(draft.chain, evidence, draft.cache)
-    except InvalidBlock as error:
-        draft.refuse(sender, error)
-        return
-    note_offence(draft, evidence)
+    if draft.accepts(sender, validate_evidence, evidence):
+        note_offence(draft, evidence)
 
 
 def receive_change(draft: Draft, sender: int | None, found: MembershipChange) -> bool:
@@ -48,10 +46,7 @@ def receive_change(draft: Draft, sender: int | None, found: MembershipChange) ->
     """
     if draft.phase is Phase.DONE or any(_is_same(held, found) for held in draft.changes):
         return False
-    try:
-        _validate_pending(draft.chain, found, draft.cache)
-    except InvalidBlock as error:
-        draft.refuse(sender, error)
+    if not draft.accepts(sender, _validate_pending, found):
         return False
     if len(draft.changes) >= MAX_CHANGES:
         draft.refuse(sender, f"change of membership: {MAX_CHANGES} are held already")
@@ -104,22 +99,20 @@ def drop_settled(draft: Draft) -> None:
     """Drop the entries that the last decided block included or made obsolete."""
     evidence, changes = draft.evidence, draft.changes
     draft.evidence = {one: proof for one, proof in evidence.items() if one not in draft.chain.offenders}
-    draft.changes = tuple(held for held in changes if _is_pending(draft, held))
+    draft.changes = tuple(held for held in changes if _keeps(draft, _validate_pending, held))
     held = {*draft.evidence, *draft.changes}
     draft.held_since = {what: since for what, since in draft.held_since.items() if what in held}
 
 
 def _is_possible(draft: Draft, held: MembershipChange) -> bool:
-    try:
-        validate_change(draft.chain, held, draft.cache)
-    except InvalidBlock:
-        return False
-    return True
+    return _keeps(draft, validate_change, held)
 
 
-def _is_pending(draft: Draft, held: MembershipChange) -> bool:
+def _keeps(
+    draft: Draft, rule: Callable[[ChainState, MembershipChange, VerificationCache], None], held: MembershipChange
+) -> bool:
     try:
-        _validate_pending(draft.chain, held, draft.cache)
+        rule(draft.chain, held, draft.cache)
     except InvalidBlock:
         return False
     return True

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from bdfl.encoding import Record, Whole
 from bdfl.ledger.block import (
     Block,
     Certificate,
     Conditions,
     Header,
     MembershipChange,
+    Nonce,
+    OwnStatement,
     Receipt,
-    SignedReport,
-    SignedUpdate,
-    SignedVote,
 )
 from bdfl.protocol.messages import Message
 
@@ -33,43 +33,37 @@ class Timer(StrEnum):
     REVIEW = "review"  # the end of waiting for a late member, or for its block
 
 
-# Events
+# Events; those with a tag are written into a node's log as they are.
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(Record, frozen=True, tag="started"):
     """The node starts, or restarts, from the state it recovered."""
 
 
-@dataclass(frozen=True)
-class MessageArrived:
+class MessageArrived(Record, frozen=True, tag="message"):
     message: Message
 
 
-@dataclass(frozen=True)
-class BlobArrived:
+class BlobArrived(Record, frozen=True):
     """A blob was fetched, from `holder`; unless it is still wanted, it is ignored."""
 
     holder: int
     data: bytes
 
 
-@dataclass(frozen=True)
-class PeersAppeared:
+class PeersAppeared(Record, frozen=True, tag="peers"):
     """Members became reachable, which may have missed earlier messages."""
 
 
-@dataclass(frozen=True)
-class TimerFired:
+class TimerFired(Record, frozen=True, tag="timer"):
     """A timer fired; if its `height` or `attempt` has passed, it is ignored."""
 
     timer: Timer
-    height: int
-    attempt: int
+    height: Whole
+    attempt: Whole
 
 
-@dataclass(frozen=True)
-class TrainingFinished:
+class TrainingFinished(Record, frozen=True):
     """Local training of round `height` on `parent` has ended; no model if it diverged."""
 
     height: int
@@ -78,25 +72,22 @@ class TrainingFinished:
     epsilon_micro: int = 0  # spent in all rounds so far; 0: training is not private
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Record, frozen=True, tag="measured"):
     """The node's conditions in round `round`, and its cost of the round before the current one, if known."""
 
-    round: int
+    round: Whole
     conditions: Conditions
     receipt: Receipt | None
 
 
-@dataclass(frozen=True)
-class NonceFound:
+class NonceFound(Record, frozen=True, tag="nonce"):
     """The miner found a nonce for a header."""
 
     header: Header
-    nonce: bytes
+    nonce: Nonce
 
 
-@dataclass(frozen=True)
-class ChangeOffered:
+class ChangeOffered(Record, frozen=True, tag="change"):
     """The node's operator submits a change of membership that a quorum signed, to be gossiped and put into a block.
 
     It is held until a block includes it or it expires, but not stored: submit it again after a restart if need be.
@@ -128,34 +119,14 @@ class KeptBlob:
 
 
 @dataclass(frozen=True)
-class KeptUpdate:
-    """The node's own update of a height; it never signs another."""
+class KeptStatement:
+    """The node's own vote, update or report of a height; or a candidate block that it made or may vote for.
+
+    It never signs another update.
+    """
 
     height: int
-    update: SignedUpdate
-
-
-@dataclass(frozen=True)
-class KeptReport:
-    """The node's own report of a height."""
-
-    height: int
-    report: SignedReport
-
-
-@dataclass(frozen=True)
-class KeptBlock:
-    """A candidate block of a height that the node made or may vote for."""
-
-    block: Block
-
-
-@dataclass(frozen=True)
-class KeptVote:
-    """The node's own vote."""
-
-    height: int
-    vote: SignedVote
+    statement: OwnStatement
 
 
 @dataclass(frozen=True)
@@ -167,7 +138,7 @@ class KeptProgress:
     lock: Certificate  # empty: not locked
 
 
-Kept: TypeAlias = KeptBlob | KeptUpdate | KeptReport | KeptBlock | KeptVote | KeptProgress
+Kept: TypeAlias = KeptBlob | KeptStatement | KeptProgress
 
 
 # Effects

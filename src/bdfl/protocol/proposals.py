@@ -19,7 +19,7 @@ from bdfl.ledger.rules import (
 )
 from bdfl.protocol.deadlines import is_given_up, is_head_start
 from bdfl.protocol.entries import choose_entries, drops_entries, note_offence
-from bdfl.protocol.events import KeptBlock, Mine, NonceFound, StopMining, Store
+from bdfl.protocol.events import KeptStatement, Mine, NonceFound, StopMining, Store
 from bdfl.protocol.messages import BlockWanted, Proposal
 from bdfl.protocol.state import Candidate, Mined, Phase, clock_offset_ms
 from bdfl.protocol.transition import Draft
@@ -85,7 +85,7 @@ def finish_mining(draft: Draft, event: NonceFound) -> None:
     draft.mined = None
     candidate = Candidate(block, block.digest, True, _find_complaint(draft, block))
     draft.candidates[candidate.digest] = candidate
-    draft.do(Store(KeptBlock(block)))
+    draft.do(Store(KeptStatement(draft.height, block)))
     draft.send(None, Proposal(block))
 
 
@@ -186,7 +186,7 @@ def complete_candidates(draft: Draft) -> None:
             continue
         complaint = _find_complaint(draft, candidate.block)
         draft.candidates[candidate.digest] = Candidate(candidate.block, candidate.digest, True, complaint)
-        draft.do(Store(KeptBlock(candidate.block)))
+        draft.do(Store(KeptStatement(draft.height, candidate.block)))
 
 
 def _drop(draft: Draft, candidate: Candidate) -> None:

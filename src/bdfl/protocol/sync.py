@@ -12,7 +12,8 @@ certificates. The model of the newest such block is fetched, and from there on e
 from bdfl.ledger.block import MAX_MEMBERS, SignedUpdate, SignedVote
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_certificate, validate_proposal
+from bdfl.ledger.rules import validate_proposal
+from bdfl.ledger.statements import validate_certificate
 from bdfl.ledger.store import last_pruned
 from bdfl.protocol.consensus import commit_on_trust, progress
 from bdfl.protocol.deadlines import hasten_resend, set_resend

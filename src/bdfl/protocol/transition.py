@@ -19,6 +19,7 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
+from bdfl.ledger.errors import InvalidBlock
 from bdfl.protocol.events import Effect, KeptProgress, Refused, Send, SetTimer, Store, Timer
 from bdfl.protocol.messages import Content, Message
 from bdfl.protocol.state import (
@@ -130,9 +131,25 @@ class Draft:
     def cache(self) -> VerificationCache:
         return self.context.cache
 
-    def approve(self, rule: Callable[[ChainState, _Statement, VerificationCache], None], statement: _Statement) -> None:
+    def approve(
+        self, rule: Callable[[ChainState, _Statement, VerificationCache], object], statement: _Statement
+    ) -> None:
         """Raise as the rule does; a statement it accepts on this chain is not checked again in this process."""
         self.cache.once(rule, self.chain, statement)
+
+    def accepts(
+        self,
+        sender: int | None,
+        rule: Callable[[ChainState, _Statement, VerificationCache], object],
+        statement: _Statement,
+    ) -> bool:
+        """Return whether the rule accepts a member's statement, as `approve`; else refuse it."""
+        try:
+            self.approve(rule, statement)
+        except InvalidBlock as error:
+            self.refuse(sender, error)
+            return False
+        return True
 
     @property
     def number(self) -> int:

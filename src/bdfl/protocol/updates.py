@@ -8,14 +8,13 @@ from bdfl.ledger.block import ModelUpdate, Report, SignedReport, SignedUpdate, T
 from bdfl.ledger.cache import decode_parent
 from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_report, validate_update, validate_update_blob
+from bdfl.ledger.statements import validate_report, validate_update, validate_update_blob
 from bdfl.protocol.deadlines import is_given_up, is_punctual, note_heard, set_deadlines
 from bdfl.protocol.entries import note_offence
 from bdfl.protocol.events import (
     FetchBlob,
     KeptBlob,
-    KeptReport,
-    KeptUpdate,
+    KeptStatement,
     Measure,
     Measured,
     Store,
@@ -68,7 +67,7 @@ def _give_update(draft: Draft, model: bytes, epsilon_micro: int = 0) -> None:
     draft.updates[draft.number] = signed
     draft.announced |= {draft.number}
     note_in_time(draft, draft.number)
-    draft.do(Store(KeptUpdate(draft.height, signed)))
+    draft.do(Store(KeptStatement(draft.height, signed)))
     draft.send(None, Gossip(draft.attempt, updates=(signed,)))
 
 
@@ -81,18 +80,13 @@ def finish_measuring(draft: Draft, event: Measured) -> None:
     signed = SignedReport(report, draft.context.signer.sign(Meaning.REPORT, draft.chain.place, report))
     draft.reports[draft.number] = signed
     _note_report_in_time(draft, draft.number)
-    draft.do(Store(KeptReport(draft.height, signed)))
+    draft.do(Store(KeptStatement(draft.height, signed)))
     draft.send(None, Gossip(draft.attempt, reports=(signed,)))
 
 
 def receive_report(draft: Draft, sender: int, signed: SignedReport) -> None:
     """Take a member's report; of two the first counts."""
-    if signed.report.client in draft.reports:
-        return
-    try:
-        draft.approve(validate_report, signed)
-    except InvalidBlock as error:
-        draft.refuse(sender, error)
+    if signed.report.client in draft.reports or not draft.accepts(sender, validate_report, signed):
         return
     draft.reports[signed.report.client] = signed
     _note_report_in_time(draft, signed.report.client)
@@ -102,12 +96,7 @@ def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
     """Take a member's update and request its blob from the sender; of two the first counts, and both are evidence."""
     update = signed.update
     known = draft.updates.get(update.client)
-    if known == signed or update.model in draft.refused:
-        return
-    try:
-        draft.approve(validate_update, signed)
-    except InvalidBlock as error:
-        draft.refuse(sender, error)
+    if known == signed or update.model in draft.refused or not draft.accepts(sender, validate_update, signed):
         return
     if known is not None and known.update != update:
         if update.client not in draft.two_faced:  # other kinds of evidence do not show which update to leave out

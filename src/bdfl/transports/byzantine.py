@@ -87,10 +87,10 @@ class Moment:
                 return state.chain.place
         return None
 
-    def say(self, to: int | None, content: Content, height: int | None = None, sender: int | None = None) -> Send:
-        """Send a message, by default about the current height and as this member."""
+    def say(self, to: int | None, content: Content, height: int | None = None) -> Send:
+        """Send a message, by default about the current height."""
         about = self.after.chain.height + 1 if height is None else height
-        return Send(to, Message(self.after.chain.chain, self.number if sender is None else sender, about, content))
+        return Send(to, Message(self.after.chain.chain, self.number, about, content))
 
     def sign_vote(self, vote: Vote, place: Place) -> SignedVote:
         return SignedVote(vote, self.signer.sign(Meaning.VOTE, place, vote))

@@ -1,7 +1,7 @@
 """Faults of a scenario: loss, delay, duplication, partitions, crashes, frozen and slow nodes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 import numpy as np
@@ -67,47 +67,36 @@ class Partition:
         return leaves or (enters and not self.is_one_way)
 
 
+@dataclass(frozen=True, eq=False)
 class FaultyDelivery:
-    """A `Delivery` with random faults and partitions; draws from one random stream, in order of calls.
+    """A `Delivery` with random faults and partitions; draws from one random stream, in order of calls."""
 
-    Faults end at `until_ns`, and random ones also above the height `last_height`; delays then have the mean `calm_ns`.
-    """
-
-    def __init__(
-        self,
-        weather: Weather,
-        partitions: Sequence[Partition],
-        rng: np.random.Generator,
-        *,
-        until_ns: int | None = None,
-        last_height: int | None = None,
-        calm_ns: int = 0,
-    ) -> None:
-        self._weather = weather
-        self._partitions = tuple(partitions)
-        self._rng = rng
-        self._until_ns = until_ns
-        self._last_height = last_height
-        self._calm_ns = calm_ns
+    weather: Weather
+    partitions: Sequence[Partition]
+    rng: np.random.Generator
+    _: KW_ONLY
+    until_ns: int | None = None  # the end of all faults
+    last_height: int | None = None  # above it no random ones
+    calm_ns: int = 0  # mean delay after the faults
 
     def deliveries(self, now_ns: int, sender: int, receiver: int, parcel: Parcel) -> Sequence[int]:
         """Extra delay (ns) of every copy that arrives; empty: the message is lost."""
-        if self._until_ns is not None and now_ns >= self._until_ns:
+        if self.until_ns is not None and now_ns >= self.until_ns:
             return self._in_calm()
-        if any(partition.cuts(now_ns, sender, receiver) for partition in self._partitions):
+        if any(partition.cuts(now_ns, sender, receiver) for partition in self.partitions):
             return _LOST
-        if self._last_height is not None and parcel.height > self._last_height:
+        if self.last_height is not None and parcel.height > self.last_height:
             return self._in_calm()
-        weather, draw = self._weather, self._rng.random
+        weather, draw = self.weather, self.rng.random
         if weather.loss and draw() < weather.loss:
             return _LOST
         copies = 2 if weather.duplication and draw() < weather.duplication else 1
         if not weather.delay_ns:
             return _AT_ONCE * copies
-        return tuple(int(self._rng.exponential(weather.delay_ns)) for _ in range(copies))
+        return tuple(int(self.rng.exponential(weather.delay_ns)) for _ in range(copies))
 
     def _in_calm(self) -> Sequence[int]:
-        return (int(self._calm_ns * self._rng.uniform(0.5, 1.5)),) if self._calm_ns else _AT_ONCE
+        return (int(self.calm_ns * self.rng.uniform(0.5, 1.5)),) if self.calm_ns else _AT_ONCE
 
 
 # Fault injection from a scenario's settings: network faults, crashed, frozen or slow nodes, Byzantine members.
@@ -251,6 +240,3 @@ def _draw_crash(rng: np.random.Generator, num_nodes: int, end_ns: int, mean_ns: 
 
 def _draw_freeze(rng: np.random.Generator, num_nodes: int, end_ns: int, mean_ns: int) -> Freeze:
     return Freeze(int(rng.integers(num_nodes)), int(rng.integers(end_ns)), int(rng.exponential(mean_ns)))
-
-
-# Fault injection and Byzantine members in a simulated network, and the invariants that must still hold.

@@ -13,17 +13,7 @@ from bdfl.ledger.block import Block, Certificate, Conditions, Header, ModelUpdat
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.store import Store
-from bdfl.protocol.events import (
-    Effect,
-    Event,
-    Kept,
-    KeptBlob,
-    KeptBlock,
-    KeptProgress,
-    KeptReport,
-    KeptUpdate,
-    KeptVote,
-)
+from bdfl.protocol.events import Effect, Event, Kept, KeptBlob, KeptProgress, KeptStatement
 from bdfl.protocol.messages import Message
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Context, NodeState, Recovered
@@ -122,29 +112,6 @@ class LiveObserver:
 
     def refused(self, sender: int | None, reason: str) -> None:
         """Called when an incoming message or request was dropped."""
-
-
-class Observers(LiveObserver):
-    """Forwards to several observers, in order."""
-
-    def __init__(self, *observers: LiveObserver) -> None:
-        self._observers = observers
-
-    def stepped(self, now_ns: int, done: Transition) -> None:
-        for observer in self._observers:
-            observer.stepped(now_ns, done)
-
-    def did(self, effect: Effect) -> None:
-        for observer in self._observers:
-            observer.did(effect)
-
-    def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
-        for observer in self._observers:
-            observer.committed(block, certificate, chain)
-
-    def refused(self, sender: int | None, reason: str) -> None:
-        for observer in self._observers:
-            observer.refused(sender, reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,16 +220,10 @@ def keep(store: Store, kept: Kept) -> None:
     match kept:
         case KeptBlob(digest, data):
             store.put_blob(digest, data)
-        case KeptVote(height, vote):
-            store.put_vote(height, vote)
+        case KeptStatement(height, statement):
+            store.put_statement(height, statement)
         case KeptProgress(height, attempt, lock):
             store.put_progress(height, attempt, lock)
-        case KeptBlock(block):
-            store.put_candidate(block)
-        case KeptUpdate(height, update):
-            store.put_update(height, update)
-        case KeptReport(height, report):
-            store.put_report(height, report)
 
 
 def recover(context: Context, store: Store) -> NodeState:

@@ -15,11 +15,9 @@ from typing import TypeAlias
 
 from bdfl.identity import Signer
 from bdfl.ledger import store as keeping
-from bdfl.ledger.block import Block, Certificate, Genesis, Kind, MembershipChange, header_seal
-from bdfl.ledger.cache import VerificationCache
+from bdfl.ledger.block import Block, Certificate, Kind, MembershipChange, header_seal
 from bdfl.ledger.chain_params import weights_file
 from bdfl.ledger.proof_of_work import search_nonce
-from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import (
     BlobArrived,
     ChangeOffered,
@@ -47,7 +45,7 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.messages import Decided, Gossip, Message, Proposal, decode_message, encode_message
 from bdfl.protocol.node import step
-from bdfl.protocol.state import Context, NodeState, Timing
+from bdfl.protocol.state import Context, NodeState
 from bdfl.transports.cost_model import CostModel
 from bdfl.transports.interfaces import (
     BlobReply,
@@ -122,28 +120,6 @@ class SimulatedNode:
 def simulated_signer(seed: int, number: int) -> Signer:
     """The key of a simulated member. It is not secret: it is derived from the seed."""
     return Signer(hashlib.sha256(f"bdfl simulated member {seed} {number}".encode()).digest())
-
-
-def make_nodes(
-    genesis: Genesis,
-    initial_model: bytes,
-    signers: Sequence[Signer],
-    timing: Timing,
-    *,
-    cache: VerificationCache | None = None,
-    last_height: int | None = None,
-    keep_blocks: int = 0,
-) -> list[SimulatedNode]:
-    """Make a node for every key, at genesis; all share a cache, each has a store in memory.
-
-    Nodes beyond the members of genesis are future members: they follow the chain once it admits them.
-    """
-    shared = VerificationCache() if cache is None else cache
-    contexts = [
-        Context(number, signer, timing, shared, last_height, is_alone=True, keep_blocks=keep_blocks)
-        for number, signer in enumerate(signers)
-    ]
-    return [SimulatedNode(context, MemoryStore(genesis, initial_model)) for context in contexts]
 
 
 class _ToAll:

@@ -23,6 +23,7 @@ from bdfl.transports.live.zenoh_session import LinkError
 _ANY_CHAIN = Keys("*")
 _NO_CHAIN = Keys("access-points")
 _MAX_MESSAGE = 4 * 2**20  # forwarded; receivers have limits of their own
+_LEASE_S = 3.0
 _PLAIN_MEMBERS = 64  # assumed where no certificates tell the number
 _LOOK_EVERY_S = 0.25
 _PATIENCE_S = 3.0
@@ -154,8 +155,6 @@ def open_access_point(
     tls: TlsFiles | None,
     *,
     members: Collection[int] | None = None,
-    lease_s: float = 3.0,
-    max_message_size: int = _MAX_MESSAGE,
 ) -> AccessPointSession:
     """Open an access point that forwards between all holders of a certificate under the roots.
 
@@ -173,8 +172,8 @@ def open_access_point(
             tls,
             keys=_ANY_CHAIN,
             members=range(_PLAIN_MEMBERS if tls is None else count_authorities(tls)) if members is None else members,
-            lease_s=lease_s,
-            max_payload=max_message_size,
+            lease_s=_LEASE_S,
+            max_payload=_MAX_MESSAGE,
         )
         try:
             session = zenoh.open(config)

@@ -173,12 +173,16 @@ def _read_text(path: Path) -> str | None:
 
 
 def _read_number(path: Path) -> float | None:
-    text = _read_text(path)
+    return _to_number(_read_text(path) or "")
+
+
+def _to_number(text: str) -> float | None:
+    """The finite number of at least 0 that the text is; none: it is none."""
     try:
-        value = float(text) if text else None
+        value = float(text)
     except ValueError:
         return None
-    return value if value is not None and 0 <= value < float("inf") else None
+    return value if 0 <= value < float("inf") else None
 
 
 # Calibration of a machine: training, hashing and uplink speed, each figure with its source.
@@ -194,8 +198,6 @@ _HASHING_S = 0.2
 _NEVER = 2**62  # a difficulty that no hash meets by chance
 
 _MEGA = 1e6
-
-Transfer = Callable[[], int]
 
 
 class Source(StrEnum):
@@ -238,26 +240,16 @@ class Calibration:
         """Cycles per sample that a step actually saw."""
         return self.training_cycles / self.samples_seen if self.samples_seen else 0.0
 
-    @property
-    def cycles_per_hash(self) -> float:
-        return self.cpu_hz.value / self.hashes_per_s
-
-    def charged_cycles_per_sample(self, local_updates: int, samples: int) -> float:
-        """phi_i: cycles per sample to charge in the cost model, in which each of H updates sees every sample."""
-        seen = local_updates * samples
-        return self.training_cycles / seen if seen else 0.0
-
 
 def calibrate(
     training: TrainingProcess,
     work: WorkKind,
     *,
     threads: int = 1,
-    transfer: Transfer | None = None,
     root: Path = ROOT,
     patience_s: float = _PATIENCE_S,
 ) -> Calibration:
-    """Time real training, hashing and, if `transfer` is given, the uplink; `transfer` returns the bytes it sent.
+    """Time real training and hashing, and read the speeds of processor and network card.
 
     Takes four rounds of training and about a second. Raises `TrainingFailed` if training fails.
     """
@@ -272,7 +264,7 @@ def calibrate(
         threads=threads,
         work=work,
         hashes_per_s=time_hashing(work),
-        uplink=measure_uplink(transfer, root),
+        uplink=read_uplink(root),
     )
 
 
@@ -303,32 +295,24 @@ def time_hashing(work: WorkKind, *, duration_s: float = _HASHING_S) -> float:
 
 def read_cpu_hz(root: Path = ROOT) -> Figure:
     """Return the highest current frequency (Hz) of the processors, or an assumed one if none is reported."""
-    frequencies = [
-        _number(path) * 1e3 for path in (root / _CPUFREQ).glob("cpu[0-9]*/cpufreq/scaling_cur_freq") if _number(path)
-    ]
-    if frequencies:
-        return Figure(max(frequencies), Source.CPUFREQ)
-    listed = [float(text) for text in _cpuinfo_mhz(root / _CPUINFO)]
-    if listed:
-        return Figure(max(listed) * _MEGA, Source.CPUINFO)
+    readings = (root / _CPUFREQ).glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
+    fastest = max((_read_number(path) or 0.0 for path in readings), default=0.0)
+    if fastest:
+        return Figure(fastest * 1e3, Source.CPUFREQ)
+    lines = (_read_text(root / _CPUINFO) or "").splitlines()
+    listed = (_to_number(line.partition(":")[2]) or 0.0 for line in lines if line.lower().startswith("cpu mhz"))
+    fastest = max(listed, default=0.0)
+    if fastest:
+        return Figure(fastest * _MEGA, Source.CPUINFO)
     return Figure(ASSUMED_CPU_HZ, Source.ASSUMED)
 
 
-def measure_uplink(transfer: Transfer | None, root: Path = ROOT) -> Figure:
-    """Return bytes/s sent by `transfer`; without one, the network card's nominal speed, or an assumption."""
-    if transfer is not None:
-        begun_s = time.perf_counter()
-        num_bytes = transfer()
-        took_s = time.perf_counter() - begun_s
-        if num_bytes > 0 and took_s > 0:
-            return Figure(num_bytes / took_s, Source.TIMED)
-    speeds = [
-        _number(card / "speed")
-        for card in (root / _NETWORK).glob("*")
-        if _text(card / "operstate") == "up" and _number(card / "speed") > 0
-    ]
-    if speeds:
-        return Figure(max(speeds) * _MEGA / BITS_PER_BYTE, Source.NETWORK_CARD)
+def read_uplink(root: Path = ROOT) -> Figure:
+    """Return the nominal speed (bytes/s) of the fastest network card that is up, or an assumed one."""
+    cards = [card for card in _folders(root / _NETWORK) if _read_text(card / "operstate") == "up"]
+    fastest = max((_read_number(card / "speed") or 0.0 for card in cards), default=0.0)
+    if fastest:
+        return Figure(fastest * _MEGA / BITS_PER_BYTE, Source.NETWORK_CARD)
     return Figure(ASSUMED_UPLINK, Source.ASSUMED)
 
 
@@ -357,25 +341,6 @@ class MachineReport:
         return rows
 
 
-def report_machine(calibration: Calibration, root: Path = ROOT) -> MachineReport:
+def report_machine(calibration: Calibration) -> MachineReport:
     """Combine a calibration with the machine's energy source and battery."""
-    return MachineReport(calibration, EnergyMeter(lambda: 0.0, root=root).source, read_battery(root))
-
-
-def _cpuinfo_mhz(path: Path) -> list[str]:
-    lines = _text(path).splitlines()
-    values = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("cpu mhz")]
-    return [value for value in values if value.replace(".", "", 1).isdigit() and float(value) > 0]
-
-
-def _number(path: Path) -> float:
-    """Return the number in a file, or 0 if there is none."""
-    text = _text(path)
-    return float(text) if text.isdigit() else 0.0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return MachineReport(calibration, EnergyMeter(lambda: 0.0).source, read_battery())

@@ -5,7 +5,6 @@ member can certify any name.
 """
 
 import ipaddress
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bdfl.errors import BdflError
 from bdfl.identity import Signer
+from bdfl.storage import OWN_FOLDER, replace_file
 
 MAX_CERTIFICATE_SIZE = 8192
 AUTHORITY_DAYS = 3650
@@ -47,10 +47,10 @@ def member_name(number: int) -> str:
     return f"member-{number}"
 
 
-def make_authority(signer: Signer, name: str, at: datetime | None = None) -> bytes:
+def make_authority(signer: Signer, name: str) -> bytes:
     """Return a CA certificate (DER) of a member's signing key for TLS keys, valid for ten years."""
     public_key = Ed25519PublicKey.from_public_bytes(signer.public_key)
-    draft = _draft(name, name, at, AUTHORITY_DAYS).public_key(public_key)
+    draft = _draft(name, name, None, AUTHORITY_DAYS).public_key(public_key)
     draft = draft.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return signer.sign_certificate(draft).public_bytes(serialization.Encoding.DER)
 
@@ -60,22 +60,19 @@ def issue_leaf(
     authority: bytes,
     common_name: str,
     hosts: Iterable[str] = (),
-    days: int = LEAF_DAYS,
     at: datetime | None = None,
 ) -> tuple[bytes, bytes]:
     """Generate a TLS key and its certificate under the authority (DER); return both as PEM."""
     issuer = common_name_of(validate_authority(authority, signer.public_key, at))
     key = ec.generate_private_key(ec.SECP256R1())
-    draft = _leaf_draft(common_name, issuer, hosts, at, days).public_key(key.public_key())
+    draft = _leaf_draft(common_name, issuer, hosts, at, LEAF_DAYS).public_key(key.public_key())
     return _key_pem(key), signer.sign_certificate(draft).public_bytes(serialization.Encoding.PEM)
 
 
-def make_ap_certificate(
-    name: str, hosts: Iterable[str] = (), days: int = AUTHORITY_DAYS, at: datetime | None = None
-) -> tuple[bytes, bytes, bytes]:
+def make_ap_certificate(name: str, hosts: Iterable[str] = ()) -> tuple[bytes, bytes, bytes]:
     """Generate an access point's TLS key (PEM) and its self-signed certificate (PEM and DER)."""
     key = ec.generate_private_key(ec.SECP256R1())
-    draft = _leaf_draft(name, name, hosts, at, days).public_key(key.public_key())
+    draft = _leaf_draft(name, name, hosts, None, AUTHORITY_DAYS).public_key(key.public_key())
     certificate = draft.sign(key, hashes.SHA256())
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     return _key_pem(key), pem, certificate.public_bytes(serialization.Encoding.DER)
@@ -141,11 +138,9 @@ def roots_pem(certificates: Sequence[bytes]) -> bytes:
 
 def write_tls(folder: Path, key: bytes, certificate: bytes, roots: bytes) -> TlsFiles:
     """Write a leaf's key (0600), the leaf and the roots, all PEM, into a folder; create it if needed."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)
     files = TlsFiles(folder / "key.pem", folder / "certificate.pem", folder / "roots.pem")
-    files.key.unlink(missing_ok=True)
-    with os.fdopen(os.open(files.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(key)
+    replace_file(files.key, key, mode=0o600)
     files.certificate.write_bytes(certificate)
     files.roots.write_bytes(roots)
     return files

@@ -7,7 +7,7 @@ carries out effects. Times are monotonic; the wall clock is used only to stamp a
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,7 @@ from pathlib import Path
 from bdfl.encoding import Record
 from bdfl.errors import one_line
 from bdfl.identity import Meaning, Place, Signer
-from bdfl.ledger.block import MAX_TIME_MS, Block, Certificate, MembershipChange
-from bdfl.ledger.chain import ChainState
+from bdfl.ledger.block import MAX_TIME_MS, MembershipChange
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.store import Store, StoreError
 from bdfl.protocol.events import (
@@ -38,7 +37,6 @@ from bdfl.protocol.state import Context, NodeState, Phase, clock_offset_ms, is_s
 from bdfl.transports.interfaces import (
     Link,
     LiveObserver,
-    Observers,
     Offer,
     Transition,
     Work,
@@ -67,11 +65,8 @@ _SAYING = (Send, FetchBlob, ServeDecided, SetTimer)  # effects without a durable
 class NodeStatus:
     """Status of a node, for operators and monitoring."""
 
-    number: int
     height: int  # blocks on its chain
     tip: bytes
-    phase: Phase
-    attempt: int
     present: frozenset[int]  # other members
     num_waiting: int  # events
     num_rehearsing: int
@@ -79,8 +74,6 @@ class NodeStatus:
     num_dropped: int  # messages, for lack of queue space
     num_trusted: int  # blocks on its chain whose model it did not recompute
     refused: Mapping[str, int]  # by kind of refusal
-    proposers: Mapping[int, int]  # blocks decided since the start, by proposer
-    last_commit_ns: int | None  # on the node's clock; None since the start
     clock_offset_ms: int | None  # lead of its wall clock over the members' median; None: unknown
     turned_ns: int  # last turn of the event loop, on the node's clock
     is_recording: bool  # events are logged
@@ -122,7 +115,7 @@ class LiveNode:
         work: Work,
         *,
         folder: Path | None = None,
-        observer: LiveObserver | None = None,
+        observers: Sequence[LiveObserver] = (),
         clock: Callable[[], int] = time.monotonic_ns,
         num_threads: int = NUM_THREADS,
         max_log_bytes: int = MAX_BYTES,
@@ -142,8 +135,8 @@ class LiveNode:
         self._clock = clock
         self._stops_when_done = stops_when_done
         self._barrier = barrier
-        self._counts = _Counts(clock)
-        self._observer = self._counts if observer is None else Observers(self._counts, observer)
+        self._counts = _Counts()
+        self._observers = (self._counts, *observers)
         self._last_ns = 0
         self._num_trusted = len(store.trusted)
         self._turned_ns = clock()
@@ -175,7 +168,7 @@ class LiveNode:
             give=self._give_own,
             find_chain=lambda: self._state.chain,
             clock=clock,
-            observer=self._observer,
+            observers=self._observers,
             before_keeping=self._flush_log,
             on_failure=self.fail,
             keep_blocks=context.keep_blocks,
@@ -237,11 +230,8 @@ class LiveNode:
         state, counts, failure = self._state, self._counts, self._failure
         offsets_ms = state.clock_offsets_ms
         return NodeStatus(
-            number=self._context.number,
             height=state.chain.height,
             tip=state.chain.tip,
-            phase=state.phase,
-            attempt=state.attempt,
             present=self._present,
             num_waiting=len(self._inbox),
             num_rehearsing=len(self._prevalidator),
@@ -249,8 +239,6 @@ class LiveNode:
             num_dropped=counts.num_dropped,
             num_trusted=self._num_trusted,
             refused=counts.read_refused(),
-            proposers=counts.read_proposers(),
-            last_commit_ns=counts.last_commit_ns,
             clock_offset_ms=clock_offset_ms(offsets_ms, state.chain.active) if offsets_ms else None,
             turned_ns=self._turned_ns,
             is_recording=self._log is not None and self._log.is_writing,
@@ -281,7 +269,8 @@ class LiveNode:
         self._present = present
 
     def refuse(self, sender: int | None, reason: str) -> None:
-        self._observer.refused(sender, reason)
+        for observer in self._observers:
+            observer.refused(sender, reason)
 
     # Events in
 
@@ -332,7 +321,8 @@ class LiveNode:
             self._log.append(now_ns, utc_ms, log_event(event, after, self._context.cache), signatures)
         self._state = after
         self._num_trusted += sum(isinstance(effect, Commit) and effect.is_trusted for effect in effects)
-        self._observer.stepped(now_ns, Transition(before, event, after, effects))
+        for observer in self._observers:
+            observer.stepped(now_ns, Transition(before, event, after, effects))
         for effect in effects:
             if isinstance(effect, SetTimer):
                 self._timers.set(effect, now_ns)
@@ -395,18 +385,10 @@ class _RecordingSigner(Signer):
 class _Counts(LiveObserver):
     """Counters of a node's status."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self) -> None:
         self.num_dropped = 0
-        self.last_commit_ns: int | None = None
-        self._clock = clock
         self._refused: Counter[str] = Counter()
-        self._proposers: Counter[int] = Counter()
         self._lock = threading.Lock()
-
-    def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
-        with self._lock:
-            self._proposers[block.header.proposer] += 1
-            self.last_commit_ns = self._clock()
 
     def refused(self, sender: int | None, reason: str) -> None:
         kind = reason.partition(":")[0].split(" ")[0]
@@ -417,10 +399,6 @@ class _Counts(LiveObserver):
     def read_refused(self) -> Mapping[str, int]:
         with self._lock:
             return dict(self._refused)
-
-    def read_proposers(self) -> Mapping[int, int]:
-        with self._lock:
-            return dict(self._proposers)
 
 
 def _read_wall_clock() -> int:

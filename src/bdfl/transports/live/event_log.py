@@ -22,11 +22,7 @@ from bdfl.ledger.block import (
     Attempt,
     Block,
     Certificate,
-    Conditions,
-    Header,
     MemberNumber,
-    MembershipChange,
-    Receipt,
     SignedReport,
     SignedUpdate,
     SignedVote,
@@ -44,11 +40,9 @@ from bdfl.protocol.events import (
     NonceFound,
     PeersAppeared,
     Started,
-    Timer,
     TimerFired,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Message
 from bdfl.protocol.state import Context, NodeState, Recovered
 
 FORMAT = 5  # 1: no epsilon, 2: no wall clock, 3: no `keep_blocks` and `lacks_model`, 4: blobs as messages
@@ -58,7 +52,6 @@ _HEAD = struct.Struct(">II")
 _MAX_FRAME = 4 * MAX_BLOCK_SIZE
 _NO_BLOB = b""
 
-_Nonce: TypeAlias = Annotated[bytes, Meta(max_length=64)]
 _BlobName: TypeAlias = Annotated[bytes, Meta(max_length=32)]
 
 
@@ -95,28 +88,10 @@ class LogHeader(Record, frozen=True, tag="began"):
     lacks_model: bool
 
 
-class LoggedStart(Record, frozen=True, tag="started"):
-    pass
-
-
-class LoggedMessage(Record, frozen=True, tag="message"):
-    message: Message
-
-
 class LoggedBlob(Record, frozen=True, tag="blob"):
     holder: MemberNumber
     blob: Digest
     data: bytes  # only if it was refused
-
-
-class LoggedPeers(Record, frozen=True, tag="peers"):
-    pass
-
-
-class LoggedTimer(Record, frozen=True, tag="timer"):
-    timer: str
-    height: Whole
-    attempt: Whole
 
 
 class LoggedTraining(Record, frozen=True, tag="trained"):
@@ -126,31 +101,16 @@ class LoggedTraining(Record, frozen=True, tag="trained"):
     epsilon_micro: Whole
 
 
-class LoggedMeasures(Record, frozen=True, tag="measured"):
-    round: Whole
-    conditions: Conditions
-    receipt: Receipt | None
-
-
-class LoggedNonce(Record, frozen=True, tag="nonce"):
-    header: Header
-    nonce: _Nonce
-
-
-class LoggedChange(Record, frozen=True, tag="change"):
-    change: MembershipChange
-
-
 LoggedEvent: TypeAlias = (
-    LoggedStart
-    | LoggedMessage
+    Started
+    | MessageArrived
     | LoggedBlob
-    | LoggedPeers
-    | LoggedTimer
+    | PeersAppeared
+    | TimerFired
     | LoggedTraining
-    | LoggedMeasures
-    | LoggedNonce
-    | LoggedChange
+    | Measured
+    | NonceFound
+    | ChangeOffered
 )
 
 
@@ -171,25 +131,13 @@ class _Entry(Record, frozen=True):
 def log_event(event: Event, after: NodeState, cache: VerificationCache) -> LoggedEvent:
     """Return the log record of an event; `after` is the state after its step."""
     match event:
-        case MessageArrived(message):
-            return LoggedMessage(message)
         case BlobArrived(holder, data):
             blob = cache.digest(data)
             return LoggedBlob(holder, blob, data if blob in after.refused else b"")
-        case PeersAppeared():
-            return LoggedPeers()
-        case TimerFired(timer, height, attempt):
-            return LoggedTimer(timer.value, height, attempt)
         case TrainingFinished(height, parent, model, epsilon_micro):
             return LoggedTraining(height, parent, _NO_BLOB if model is None else cache.digest(model), epsilon_micro)
-        case Measured(round, conditions, receipt):
-            return LoggedMeasures(round, conditions, receipt)
-        case NonceFound(header, nonce):
-            return LoggedNonce(header, nonce)
-        case ChangeOffered(change):
-            return LoggedChange(change)
-        case Started():
-            return LoggedStart()
+        case _:
+            return event
 
 
 def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> LogHeader:
@@ -329,7 +277,3 @@ def _read_frames(path: Path) -> Iterator[tuple[bytes, int]]:
             if len(data) != length or zlib.crc32(data) != checksum:
                 return
             yield data, _HEAD.size + length
-
-
-def read_timer(logged: LoggedTimer) -> TimerFired:
-    return TimerFired(Timer(logged.timer), logged.height, logged.attempt)

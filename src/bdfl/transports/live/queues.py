@@ -73,11 +73,6 @@ class FairQueue(Generic[_Item]):
             self._is_closed = True
             self._news.notify_all()
 
-    @property
-    def is_over(self) -> bool:
-        """True if closed and empty."""
-        return self._is_closed and not self._length
-
     def _take_turn(self) -> _Item:
         sender = self._turns.popleft()
         item, weight = self._queues[sender].popleft()

@@ -16,14 +16,8 @@ from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
     BlobArrived,
-    ChangeOffered,
     Commit,
     Event,
-    Measured,
-    MessageArrived,
-    NonceFound,
-    PeersAppeared,
-    Started,
     TrainingFinished,
 )
 from bdfl.protocol.node import begin, step
@@ -34,21 +28,13 @@ from bdfl.transports.live.event_log import (
     FORMAT,
     BrokenLog,
     LoggedBlob,
-    LoggedChange,
     LoggedEvent,
-    LoggedMeasures,
-    LoggedMessage,
-    LoggedNonce,
-    LoggedPeers,
-    LoggedStart,
     LoggedStep,
-    LoggedTimer,
     LoggedTraining,
     LogHeader,
     former_log,
     progress_of,
     read_entries,
-    read_timer,
 )
 
 
@@ -88,9 +74,9 @@ class _Tape(Signer):
     def load(self, signatures: tuple[bytes, ...]) -> None:
         self._signatures = list(signatures)
 
-    @property
-    def num_left(self) -> int:
-        return len(self._signatures)
+    def validate_end(self) -> None:
+        if self._signatures:
+            raise ReplayDiffers(f"{len(self._signatures)} recorded signatures that nothing needs")
 
     def sign(self, meaning: Meaning, place: Place, content: Record) -> bytes:
         what = f"{meaning} for height {place.height}"
@@ -193,15 +179,10 @@ class _Player:
         self._tape.load(entry.signatures)
         try:
             self._state, effects = step(self._context, self._state, event, entry.now_ns, entry.utc_ms)
+            self._tape.validate_end()
         except ReplayDiffers as error:
-            raise ReplayDiffers(
-                f"event {self._num_events} of the incarnation from block {self._first_height}: {error}"
-            ) from None
-        if self._tape.num_left:
-            raise ReplayDiffers(
-                f"event {self._num_events} of the incarnation from block {self._first_height}: "
-                f"{self._tape.num_left} recorded signatures that nothing needs"
-            )
+            where = f"event {self._num_events} of the incarnation from block {self._first_height}"
+            raise ReplayDiffers(f"{where}: {error}") from None
         self._observer.stepped(entry.now_ns, self.number, Transition(before, event, self._state, effects))
         for effect in effects:
             self._observer.did(entry.now_ns, self.number, effect)
@@ -248,24 +229,12 @@ class _Player:
     def _event_of(self, logged: LoggedEvent) -> Event | None:
         """Return the logged event; None if a blob it needs was never stored."""
         match logged:
-            case LoggedStart():
-                return Started()
-            case LoggedMessage(message):
-                return MessageArrived(message)
             case LoggedBlob(holder, blob, data):
                 return self._blob_arrived(holder, blob, data)
-            case LoggedPeers():
-                return PeersAppeared()
-            case LoggedTimer():
-                return read_timer(logged)
             case LoggedTraining(height, parent, model, epsilon_micro):
                 return self._training_finished(height, parent, model, epsilon_micro)
-            case LoggedMeasures(round, conditions, receipt):
-                return Measured(round, conditions, receipt)
-            case LoggedNonce(header, nonce):
-                return NonceFound(header, nonce)
-            case LoggedChange(change):
-                return ChangeOffered(change)
+            case _:
+                return logged
 
     def _blob_arrived(self, holder: int, blob: bytes, data: bytes) -> Event | None:
         given: bytes | None = data or self._store.get_blob(blob)

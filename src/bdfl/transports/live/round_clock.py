@@ -5,8 +5,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -14,24 +14,12 @@ from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.records.files import ModelledRound, RoundTimes, former_rounds
+from bdfl.records.files import RoundTimes, former_rounds
 from bdfl.transports.interfaces import LiveObserver, Transition
-from bdfl.transports.live.work import Spent
+from bdfl.transports.live.work import WorkProcesses
 
 MAX_BYTES = 64 * 2**20  # of a file of rounds
-_TAIL_BYTES = 64 * 1024  # read at a time to find a torn line
 _MAX_PENDING = 64  # rounds whose block is not yet durable
-
-
-class TimedWork(Protocol):
-    """Work with modelled and measured durations."""
-
-    @property
-    def time_scale(self) -> float: ...
-
-    def modelled(self, chain: ChainState) -> ModelledRound: ...
-
-    def spent(self, height: int) -> Spent: ...
 
 
 @dataclass(eq=False)
@@ -59,7 +47,7 @@ class RoundClock(LiveObserver):
     A write error does not stop the node: lost lines are counted.
     """
 
-    def __init__(self, number: int, work: TimedWork, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, number: int, work: WorkProcesses, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
         """A torn last line, left by a crash, is truncated."""
         self.num_lost = 0
         self._number = number
@@ -157,18 +145,9 @@ def _note_progress(watch: _Watch, now_ns: int, number: int, state: NodeState) ->
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Truncate a file after its last whole line, reading from its end."""
-    try:
-        with path.open("r+b") as file:
-            size = kept = file.seek(0, os.SEEK_END)
-            is_found = False
-            while kept and not is_found:
-                begin = max(0, kept - _TAIL_BYTES)
-                file.seek(begin)
-                end = file.read(kept - begin).rfind(b"\n") + 1
-                is_found, kept = end > 0, begin + end
-            if kept < size:
-                file.truncate(kept)
-                os.fsync(file.fileno())
-    except OSError:
-        return  # no file yet; or not writable, which shows later
+    """Truncate a file after its last whole line."""
+    with suppress(OSError, ValueError):  # no file yet, or an empty one; one that is not writable shows later
+        with path.open("r+b") as file, mmap(file.fileno(), 0) as content:
+            kept, size = content.rfind(b"\n") + 1, len(content)
+        if kept < size:
+            os.truncate(path, kept)

@@ -48,26 +48,22 @@ class Entity(Protocol):
     def undeclare(self) -> None: ...
 
 
+@dataclass(frozen=True, eq=False)
 class SubscriptionRate(Generic[_Heard_contra]):
     """Rate limit of a subscription: a token bucket with a cost per message."""
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        cost: Callable[[_Heard_contra], float],
-        on_wait: Callable[[], None],
-    ) -> None:
-        """`on_wait` is called for each message that has to wait."""
-        self._bucket, self._cost, self._on_wait = bucket, cost, on_wait
+    bucket: Bucket
+    cost: Callable[[_Heard_contra], float]
+    on_wait: Callable[[], None]  # called for each message that has to wait
 
     def wait(self, heard: _Heard_contra, is_over: threading.Event) -> None:
         """Block until the message may pass or `is_over` is set."""
-        cost = self._cost(heard)
-        while not self._bucket.take(cost, time.monotonic_ns()) and not is_over.is_set():
-            self._on_wait()
-            wait_ns = self._bucket.wait_ns(math.inf, time.monotonic_ns())  # until the bucket is full: fewer wake-ups
+        cost = self.cost(heard)
+        while not self.bucket.take(cost, time.monotonic_ns()) and not is_over.is_set():
+            self.on_wait()
+            wait_ns = self.bucket.wait_ns(math.inf, time.monotonic_ns())  # until the bucket is full: fewer wake-ups
             if wait_ns == 0:  # costs more than the burst: later messages wait for the debt
-                self._bucket.owe(cost, time.monotonic_ns())
+                self.bucket.owe(cost, time.monotonic_ns())
                 return
             is_over.wait(wait_ns / 1e9)
 

@@ -36,11 +36,6 @@ class Timeouts:
     lease_s: float
 
 
-def live_timing(scenario: Scenario, model_size: int) -> Timing:
-    """Return the timing of the protocol core; `model_size` in bytes."""
-    return live_waits(scenario, model_size).timing
-
-
 def live_waits(scenario: Scenario, model_size: int) -> Timeouts:
     """Return all timeouts of a node in a scenario's network; `model_size` in bytes.
 

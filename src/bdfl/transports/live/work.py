@@ -28,21 +28,17 @@ OnFailure = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Spent:
-    """Measured durations of the work for one height (ns); late is the time past the due time."""
+    """Measured durations of the work for one height (ns)."""
 
     training_ns: int = 0
-    training_late_ns: int = 0
     upload_ns: int = 0  # of the own update
     hashing_ns: int = 0
-    mining_late_ns: int = 0
 
     def __add__(self, other: "Spent") -> "Spent":
         return Spent(
             self.training_ns + other.training_ns,
-            self.training_late_ns + other.training_late_ns,
             self.upload_ns + other.upload_ns,
             self.hashing_ns + other.hashing_ns,
-            self.mining_late_ns + other.mining_late_ns,
         )
 
 
@@ -52,12 +48,16 @@ class WorkProcesses:
     Results are due at once unless a subclass says otherwise. Only `close` blocks.
     """
 
+    time_scale = 1.0
+
     def __init__(
-        self, training: TrainingProcess, miner: Miner | None = None, *, on_failure: OnFailure | None = None
+        self, number: int, times: ScenarioTimes, training: TrainingProcess, on_failure: OnFailure | None
     ) -> None:
         """`on_failure` gets a one-line reason when a training fails."""
         self.training = training
-        self._miner = Miner() if miner is None else miner
+        self._number = number
+        self._times = times
+        self._miner = Miner()
         self._on_failure = on_failure
         self._trained = _Slot()
         self._found = _Slot()
@@ -66,6 +66,10 @@ class WorkProcesses:
         self._epsilon_micro: tuple[int, int] = 0, 0  # height and epsilon
         self._total = Spent()
         self._hashing: tuple[int, int] | None = None  # height and start (ns)
+
+    def modelled(self, chain: ChainState) -> ModelledRound:
+        """Return the modelled round after `chain`, without the time scale."""
+        return self._times.modelled(self._number, chain)
 
     def training_due_ns(self, chain: ChainState) -> int:
         """Return the earliest time to deliver the model of the round after `chain`, whose training begins now."""
@@ -82,8 +86,8 @@ class WorkProcesses:
         def finish(answer: Trained | Failed) -> None:
             given = None
             if isinstance(answer, Trained):
-                given, late_ns = answer.model, max(0, time.monotonic_ns() - due_ns) if due_ns else 0
-                self.note(height, Spent(training_ns=answer.duration_ns, training_late_ns=late_ns))
+                given = answer.model
+                self.note(height, Spent(training_ns=answer.duration_ns))
                 self._epsilon_micro = height, answer.epsilon_micro
             elif self._on_failure is not None:
                 self._on_failure(answer.reason)
@@ -107,8 +111,6 @@ class WorkProcesses:
 
         def finish(nonce: bytes) -> None:
             self._note_hashing(None)
-            late_ns = max(0, time.monotonic_ns() - due_ns) if due_ns else 0
-            self.note(header.height, Spent(mining_late_ns=late_ns))
             self._found.tell(turn, due_ns, lambda: on_found(nonce))
 
         self._miner.start(chain.genesis.law.work, header_seal(header), header.difficulty, finish)
@@ -228,7 +230,7 @@ class DrawnConditions:
 class EmulatedWork(WorkProcesses):
     """A `Work` with the durations, conditions and receipts of a simulated run, durations times `time_scale`.
 
-    Time beyond the model is overhead, reported by `spent`. With a factor of 0 nothing waits.
+    With a factor of 0 nothing waits.
     """
 
     def __init__(
@@ -237,16 +239,13 @@ class EmulatedWork(WorkProcesses):
         scenario: Scenario,
         training: TrainingProcess,
         *,
-        miner: Miner | None = None,
         time_scale: float | None = None,
         on_failure: OnFailure | None = None,
     ) -> None:
-        """`time_scale` defaults to the scenario's. The training process and the miner are closed with the work."""
+        """`time_scale` defaults to the scenario's. The training process is closed with the work."""
         self.time_scale = scenario.live.time_scale if time_scale is None else time_scale
-        self._number = number
         self._num_drawn = scenario.clients.count
-        super().__init__(training, miner, on_failure=on_failure)
-        self._times = ScenarioTimes(scenario, DrawnConditions(scenario))
+        super().__init__(number, ScenarioTimes(scenario, DrawnConditions(scenario)), training, on_failure)
         self._uploaded: tuple[bytes, int] = b"", 0  # parent tip, and the end of the own upload (ns)
         self._search: tuple[bytes, int, int] = b"", 0, 0  # tip, attempt and end (ns) of a search
 
@@ -287,10 +286,6 @@ class EmulatedWork(WorkProcesses):
         self._uploaded = chain.tip, time.monotonic_ns() + upload_ns
         self.note(chain.height + 1, Spent(upload_ns=upload_ns))
         return upload_ns
-
-    def modelled(self, chain: ChainState) -> ModelledRound:
-        """Return the modelled round after `chain`, without the time scale."""
-        return self._times.modelled(self._number, chain)
 
     def _stretch(self, duration_ns: int) -> int:
         return round(duration_ns * self.time_scale)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import zenoh
 
@@ -45,8 +46,8 @@ class ZenohLink:
         self._session = ZenohSession(
             settings,
             SessionCallbacks(
-                self._hear_all,
-                self._hear_own,
+                partial(self._hear, receiver=None),
+                partial(self._hear, receiver=settings.number),
                 self._hear_query,
                 self._hear_presence,
                 self._begin_session,
@@ -220,12 +221,6 @@ class ZenohLink:
             return
         self._count("sent")
         self._count("sent_bytes", len(data))
-
-    def _hear_all(self, sample: zenoh.Sample) -> None:
-        self._hear(sample, None)
-
-    def _hear_own(self, sample: zenoh.Sample) -> None:
-        self._hear(sample, self._settings.number)
 
     def _hear(self, sample: zenoh.Sample, receiver: int | None) -> None:
         if self._is_closed:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import zenoh
@@ -239,24 +240,24 @@ class ZenohSession:
 
     def _pace_of(self, member: int) -> SubscriptionRate[zenoh.Sample]:
         limits = self._settings.limits
-        return self._new_pace(limits.slow_per_s, limits.slow_burst, lambda: self._hearers.wait(member))
+        return self._new_pace(limits.slow_per_s, limits.slow_burst, partial(self._hearers.wait, member))
 
     def _pace_of_requests(self, member: int) -> SubscriptionRate[zenoh.Query]:
         limits = self._settings.limits
-        return self._new_pace(limits.slow_requests_per_s, limits.slow_burst, lambda: self._hearers.wait(member))
+        return self._new_pace(limits.slow_requests_per_s, limits.slow_burst, partial(self._hearers.wait, member))
 
     def _pace_of_relay(self, _: int) -> SubscriptionRate[zenoh.Sample | zenoh.Query]:
         """Return a rate limit above the traffic of an honest relay's clients; waits are not reported."""
         limits = self._settings.limits
-        return self._new_pace(_RELAYED_TIMES * limits.slow_per_s, _RELAYED_TIMES * limits.slow_burst, _nothing)
+        return self._new_pace(_RELAYED_TIMES * limits.slow_per_s, _RELAYED_TIMES * limits.slow_burst, lambda: None)
 
     def _new_pace(
         self, per_s: int, burst: int, on_wait: Callable[[], None]
     ) -> SubscriptionRate[zenoh.Sample | zenoh.Query]:
-        limits = self._settings.limits
+        slow_bytes = self._settings.limits.slow_bytes
 
         def cost(heard: zenoh.Sample | zenoh.Query) -> float:
-            return 1 + (0 if heard.payload is None else len(heard.payload)) / limits.slow_bytes
+            return 1 + (0 if heard.payload is None else len(heard.payload)) / slow_bytes
 
         return SubscriptionRate(Bucket(per_s, burst), cost, on_wait)
 
@@ -382,10 +383,6 @@ class _Answers:
         on_answer, self._on_answer = self._on_answer, None
         if on_answer is not None:
             on_answer(answer)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _links_of(session: zenoh.Session | None) -> list[zenoh.Link]:
