@@ -11,8 +11,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import Kind, SignedVote, Vote
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.store import NotKept
-from bdfl.protocol.events import FetchBlob, KeptBlob, KeptUpdate, KeptVote, Send, Train
-from bdfl.protocol.events import Store as Keep
+from bdfl.protocol.events import FetchBlob, KeptBlob, KeptUpdate, KeptVote, Send, Store as Keep, Train
 from bdfl.protocol.messages import Gossip, Message
 from bdfl.transports.interfaces import LiveObserver
 from bdfl.transports.live.blob_client import BlobCache

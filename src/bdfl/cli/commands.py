@@ -103,8 +103,7 @@ def solve(
       bdfl solve round.json --scheduler exact
       bdfl solve - --scheduler drc < round.json
     """
-    from bdfl.experiment.simulation import decode_problem
-    from bdfl.experiment.simulation import solve as solve_problem
+    from bdfl.experiment.simulation import decode_problem, solve as solve_problem
     from bdfl.report.tables import tabulate_answer
     from bdfl.scheduling.registry import parse_parameters
 

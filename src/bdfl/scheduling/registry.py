@@ -16,18 +16,8 @@ import msgspec
 
 from bdfl.errors import BadSchedulerParameter, BdflError, UnknownScheduler
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.scheduling.conformance import CheckReport, check_scheduler
+from bdfl.scheduling.conformance import CheckReport as CheckReport, check_scheduler as check_scheduler
 from bdfl.scheduling.problem import Decision, Scheduler
-
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "CheckReport",
-    "ParameterValue",
-    "check_scheduler",
-    "get_scheduler",
-    "scheduler_names",
-    "scheduler_parameters",
-]
 
 ENTRY_POINT_GROUP = "bdfl.schedulers"
 
