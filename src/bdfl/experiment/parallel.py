@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -12,13 +12,22 @@ from bdfl.processes import count_cores, open_process_pool
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 from bdfl.scheduling.problem import Scheduler
-from bdfl.scheduling.registry import get_scheduler
+from bdfl.scheduling.registry import InvalidChoice, get_scheduler
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Group: TypeAlias = list[tuple[Scenario, Scheduler]]  # on the same draws
 _DRAWN = [key for key in Scenario.__struct_fields__ if key not in ("name", "description", "scheduler")]
 Progress = Callable[[int, int], None]  # tasks done, tasks in all
+
+
+class Entrant(NamedTuple):
+    """A scenario with its scheduler."""
+
+    scenario: Scenario
+    scheduler: Scheduler
+
+
+Group: TypeAlias = list[Entrant]  # on the same draws
 
 
 class InvalidSweep(BdflError):
@@ -45,6 +54,13 @@ def map_runs(
     return map_parallel(_play_and_reduce, tasks, workers=workers, on_progress=on_progress)
 
 
+def list_seeds(scenario: Scenario, num_seeds: int) -> list[int]:
+    """Return the scenario's seed and those after it; raise `InvalidChoice` unless there is at least one."""
+    if num_seeds < 1:
+        raise InvalidChoice(f"seeds: {num_seeds} given, at least 1 is needed")
+    return [scenario.seed + offset for offset in range(num_seeds)]
+
+
 def prepare_groups(groups: Sequence[Sequence[Scenario]]) -> list[Group]:
     """Look up the scheduler of every scenario once; errors are raised before any work."""
     found: dict[bytes, Scheduler] = {}
@@ -54,13 +70,18 @@ def prepare_groups(groups: Sequence[Sequence[Scenario]]) -> list[Group]:
         for scenario in scenarios:
             if any(getattr(scenario, key) != getattr(scenarios[0], key) for key in _DRAWN):
                 raise InvalidSweep(f"scenario {scenario.name!r}: differs from its group in more than its scheduler")
-            choice = scenario.scheduler
-            key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
-            if key not in found:
-                found[key] = get_scheduler(choice.name, choice.parameters)
-            group.append((scenario, found[key]))
+            group.append(enter(scenario, found))
         prepared.append(group)
     return prepared
+
+
+def enter(scenario: Scenario, known: dict[bytes, Scheduler]) -> Entrant:
+    """Return the scenario with its scheduler, which is looked up once and then `known`."""
+    choice = scenario.scheduler
+    key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
+    if key not in known:
+        known[key] = get_scheduler(choice.name, choice.parameters)
+    return Entrant(scenario, known[key])
 
 
 def map_parallel(

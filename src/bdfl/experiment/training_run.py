@@ -1,7 +1,7 @@
 """A training run: prepare data and trainer, play the rounds, evaluate, settle the records."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -339,6 +339,13 @@ def run_federated(
         raise
     finalize(made, rmtree, path, ignore_errors=True)
     return made
+
+
+def run_group(scenarios: Sequence[Scenario]) -> list[Run]:
+    """Run scenarios that share their data and draws in this process, without verifying their chains."""
+    federated, options = prepare_run(scenarios[0]), RunOptions(workers=1, verify=False)
+    with open_workers(federated, options) as trainer:
+        return [run_federated(replace(federated, scenario=scenario), trainer, None, options) for scenario in scenarios]
 
 
 def resume(path: Path, allowed: frozenset[str] = frozenset(), options: RunOptions = _DEFAULT) -> Run:

@@ -63,11 +63,16 @@ def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_I
     if start.reason is not None:
         return infeasible_decision(problem, start.reason)
     iterate, iterations = settle_iterate(problem, start, max_iterations)
+    return decide_iterate(problem, iterate, iterate.selected, iterations)
+
+
+def decide_iterate(problem: RoundProblem, iterate: Iterate, selected: PerClientMask, iterations: int) -> Decision:
+    """Decision in which these candidates train, at the frequencies of an iterate."""
     return Decision(
-        selected=iterate.selected,
-        cpu_hz=np.where(iterate.selected, iterate.cpu_hz, 0.0),
+        selected=selected,
+        cpu_hz=np.where(selected, iterate.cpu_hz, 0.0),
         mining_hz=iterate.mining_hz,
-        power_w=np.where(iterate.selected, problem.power_w, 0.0),
+        power_w=np.where(selected, problem.power_w, 0.0),
         iterations=iterations,
     )
 

@@ -115,7 +115,7 @@ BASELINES = (
 
 
 class InvalidChoice(BdflError):
-    """An invalid list of schedulers: empty, with one twice, or with a setting without a value."""
+    """A choice that cannot be played: a list that is empty or has one twice, or a setting without a value."""
 
 
 def split_choices(text: str) -> list[str]:
@@ -131,13 +131,13 @@ def split_choices(text: str) -> list[str]:
     return choices
 
 
-def validate_choices(choices: Sequence[str]) -> None:
-    """Raise `InvalidChoice` unless there is at least one scheduler, and none twice."""
+def validate_choices(choices: Sequence[str], what: str = "schedulers") -> None:
+    """Raise `InvalidChoice` unless there is at least one, and none twice."""
     if not choices:
-        raise InvalidChoice("schedulers: none given, at least one is needed")
+        raise InvalidChoice(f"{what}: none given, at least one is needed")
     repeated = [choice for choice in choices if choices.count(choice) > 1]
     if repeated:
-        raise InvalidChoice(f"schedulers: {repeated[0]!r} given twice, once is allowed")
+        raise InvalidChoice(f"{what}: {repeated[0]!r} given twice, once is allowed")
 
 
 def choose_scheduler(scenario: Scenario, choice: str) -> Scenario:

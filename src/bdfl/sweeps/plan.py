@@ -27,6 +27,7 @@ from bdfl.scenario.distributions import Positive, WholePositive
 from bdfl.scenario.files import find_scenario
 from bdfl.scenario.schema_learning import is_path
 from bdfl.scenario.validation import (
+    Annotation,
     Plain,
     ScenarioError,
     Section,
@@ -77,22 +78,14 @@ class Choice(_Drawn, frozen=True, kw_only=True, tag="choice"):
 
 
 Drawing: TypeAlias = Uniform | LogUniform | Integers | Choice
-
-
-class _Holder(msgspec.Struct, frozen=True):
-    """Wrapper of a distribution, so that its errors read like those of a scenario."""
-
-    value: Drawing
+_DRAWING: Annotation = Drawing
 
 
 def validate_drawing(data: Plain, key: str) -> Drawing:
     """Return the distribution at `key`; raise `ScenarioError` if it is not one."""
     if not isinstance(data, dict):
         raise refuse_value(key, data, 'a table such as {distribution = "uniform", low = 0.2, high = 0.8}')
-    try:
-        drawing = convert_strictly({"value": data}, _Holder).value
-    except ScenarioError as error:
-        raise ScenarioError(error.key.replace("value", key, 1), error.found, error.allowed) from None
+    drawing: Drawing = convert_strictly(data, _DRAWING, key)
     if not isinstance(drawing, Choice) and drawing.low > drawing.high:
         raise refuse_value(f"{key}.low", drawing.low, f"at most high, which is {drawing.high!r}")
     return drawing
