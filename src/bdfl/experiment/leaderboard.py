@@ -157,20 +157,14 @@ def _stand(choice: str, tradeoff: float, scores: Sequence[_Score]) -> Standing:
 
 
 def _play_seed(task: _Task) -> list[_Score]:
-    return _learn_seed(task) if task.is_learned else _simulate_seed(task)
-
-
-def _simulate_seed(task: _Task) -> list[_Score]:
-    draws = draw_run(task.group[0][0])
+    """Play one seed: simulated, or learned with shared data and trainer; only the last model is evaluated."""
+    if task.is_learned:
+        learned = run_group([_without_measurements(scenario) for scenario, _ in task.group])
+        accuracies = [run.learning.final_accuracy for run in learned]
+        return _score(task, learned[0].federated.draws, [run.record for run in learned], accuracies)
+    draws = draw_run(task.group[0].scenario)
     runs = [play(scenario, scheduler, draws) for scenario, scheduler in task.group]
     return _score(task, draws, runs, [float("nan")] * len(runs))
-
-
-def _learn_seed(task: _Task) -> list[_Score]:
-    """Play one seed with shared data and trainer; only the last model is evaluated."""
-    runs = run_group([_without_measurements(scenario) for scenario, _ in task.group])
-    records, accuracies = [run.record for run in runs], [run.learning.final_accuracy for run in runs]
-    return _score(task, runs[0].federated.draws, records, accuracies)
 
 
 def _without_measurements(scenario: Scenario) -> Scenario:

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -71,8 +71,8 @@ def decode_images(where: str, encoded: Iterable[bytes | None], num_images: int) 
 
     with warnings.catch_warnings(), ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         warnings.simplefilter("error", DecompressionBombWarning)
-        started = []
-        for chunk in _chunks(_put_back(first, images)):
+        started, every = [], chain([first], images)
+        while chunk := list(islice(every, _CHUNK)):
             started.append(pool.submit(decode, num_decoded, chunk))
             num_decoded += len(chunk)
         for task in started:
@@ -80,16 +80,6 @@ def decode_images(where: str, encoded: Iterable[bytes | None], num_images: int) 
     if num_decoded != num_images:
         raise BadData(where, f"{num_decoded} images", f"{num_images}")
     return decoded
-
-
-def _put_back(first: bytes | None, rest: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    yield first
-    yield from rest
-
-
-def _chunks(images: Iterator[bytes | None]) -> Iterator[list[bytes | None]]:
-    while chunk := list(islice(images, _CHUNK)):
-        yield chunk
 
 
 def _peek(where: str, data: bytes | None) -> tuple[int, int, int]:
@@ -203,7 +193,8 @@ def pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: S
 
 def _find_files(folder: Path, split: str) -> list[Path]:
     """Files of a split in order of their names; all shards must be present and of one configuration."""
-    inside = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
+    every = sorted(folder.rglob("*.parquet"))
+    inside = [path for path in every if "/." not in f"/{path.relative_to(folder).as_posix()}"]  # none that is hidden
     by_name = [path for path in inside if re.fullmatch(rf"{split}(-.*)?", path.stem)]
     by_folder = [path for path in inside if path.parent.name == split and path.parent != folder]
     found = by_name or by_folder
@@ -223,10 +214,6 @@ def _find_files(folder: Path, split: str) -> list[Path]:
             expected = f"all of {split}-00000-of-{shards[0][2]}.parquet and so on"
             raise BadData(str(folder), f"{len(found)} files of {split}", expected)
     return found
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _open(path: Path) -> ParquetFile:

@@ -22,7 +22,7 @@ from msgspec import Meta
 from bdfl.environment import Purpose, stream
 from bdfl.errors import one_line
 from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
-from bdfl.scenario import Scenario, dump_scenario, load_scenario, override_scenario, scenario_digest
+from bdfl.scenario import Scenario, load_scenario, override_scenario, scenario_digest
 from bdfl.scenario.distributions import Positive, WholePositive
 from bdfl.scenario.files import find_scenario
 from bdfl.scenario.schema_learning import is_path
@@ -220,17 +220,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
         return {key: Origin.GRID for key, _ in self.grid} | {key: Origin.RANDOM for key, _ in self.random}
 
     @property
-    def num_settings(self) -> int:
-        """Number of settings, including duplicate draws."""
-        number = max(self.count, 1)
-        for _, values in self.grid:
-            number *= len(values)
-        return number
-
-    @property
     def num_planned(self) -> int:
         """Number of points, including duplicate draws."""
-        return self.num_settings * len(self.schedulers) * len(self.seeds)
+        num_settings = max(self.count, 1) * math.prod(len(values) for _, values in self.grid)
+        return num_settings * len(self.schedulers) * len(self.seeds)
 
     def settings(self) -> Iterator[Settings]:
         """Yield all settings in order: the last grid key changes fastest, and every draw meets every grid point.
@@ -278,7 +271,7 @@ def load_sweep(path: Path) -> Sweep:
         mode=file.mode,
         base=base,
         seeds=seeds,
-        schedulers=file.schedulers or (_own_choice(base),),
+        schedulers=file.schedulers or (base.scheduler.name,),  # V and parameters stay the scenario's
         measures=_choose_measures(file),
         grid=grid,
         count=file.random.count,
@@ -306,11 +299,6 @@ def dump_sweep(sweep: Sweep) -> str:
     return toml_document({key: value for key, value in document.items() if value != {}})
 
 
-def dump_base(sweep: Sweep) -> str:
-    """The base scenario as TOML text."""
-    return dump_scenario(sweep.base)
-
-
 def apply_settings(scenario: Scenario, settings: Settings) -> Scenario:
     """Return the scenario with these values, validated as in a file."""
     return override_scenario(scenario, [f"{key}={toml_value(value)}" for key, value in settings])
@@ -336,11 +324,6 @@ def _load_base(file: _File, folder: Path) -> Scenario:
     changes = [f"{key}={toml_value(value)}" for key, value in fixed]
     changes += [] if file.rounds is None else [f"rounds={file.rounds}"]
     return load_scenario(beside if beside.is_file() else find_scenario(file.scenario), changes)
-
-
-def _own_choice(base: Scenario) -> str:
-    """Name of the base scenario's scheduler; V and parameters stay the scenario's."""
-    return base.scheduler.name
 
 
 def _choose_measures(file: _File) -> tuple[str, ...]:
