@@ -11,7 +11,7 @@ from bdfl.experiment.simulation import Draws, draw_run, play
 from bdfl.experiment.statistics import Interval, jain_index, mean_interval, mean_round_energy
 from bdfl.experiment.training_run import run_group
 from bdfl.records import RunRecord, RunSummary, summarise_run
-from bdfl.scenario import Scenario
+from bdfl.scenario import Scenario, override_scenario
 from bdfl.scenario.schema_learning import HUB_PREFIX
 from bdfl.scheduling.registry import choose_scheduler, scheduler_names, validate_choices
 
@@ -169,8 +169,7 @@ def _play_seed(task: _Task) -> list[_Score]:
 
 def _without_measurements(scenario: Scenario) -> Scenario:
     """Return the scenario evaluated at its end alone."""
-    learning = msgspec.structs.replace(scenario.learning, evaluate_every=scenario.rounds, gradient_every=0)
-    return msgspec.structs.replace(scenario, learning=learning)
+    return override_scenario(scenario, [f"learning.evaluate_every={scenario.rounds}", "learning.gradient_every=0"])
 
 
 def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Sequence[float]) -> list[_Score]:

@@ -15,7 +15,7 @@ from bdfl.aggregation import get_aggregator, min_updates
 from bdfl.experiment.parallel import Progress, list_seeds, map_parallel
 from bdfl.experiment.statistics import Interval, mean_interval
 from bdfl.experiment.training_run import run_group
-from bdfl.scenario import Adversaries, Aggregation, Behaviour, PartitionMethod, Scenario
+from bdfl.scenario import Adversaries, Aggregation, Behaviour, PartitionMethod, Scenario, override_scenario
 from bdfl.scheduling.registry import InvalidChoice, validate_choices
 
 BORNE_POINTS = 2.0  # a rule withstands an attack if it ends at most this far below the clean run
@@ -246,18 +246,18 @@ def poisoned_scenario(
     scenario: Scenario, partition: PartitionMethod, attack: Attack, rule: RuleChoice, seed: int
 ) -> Scenario:
     """Return the scenario of one run of the campaign."""
-    adversaries = Adversaries(kind=attack.kind, members=scenario.adversaries.members)
-    if attack.strength is not None:
-        adversaries = msgspec.structs.replace(adversaries, strength=attack.strength)
-    return msgspec.structs.replace(
+    strength = Adversaries().strength if attack.strength is None else attack.strength
+    return override_scenario(
         scenario,
-        seed=seed,
-        partition=msgspec.structs.replace(scenario.partition, method=partition, dirichlet=SKEWED_DIRICHLET),
-        learning=msgspec.structs.replace(
-            scenario.learning,
-            aggregation=msgspec.structs.replace(scenario.learning.aggregation, rule=rule.name, faulty=rule.faulty),
-        ),
-        adversaries=adversaries,
+        [
+            f"seed={seed}",
+            f"partition.method={partition}",
+            f"partition.dirichlet={SKEWED_DIRICHLET}",
+            f"learning.aggregation.rule={rule.name}",
+            f"learning.aggregation.faulty={rule.faulty}",
+            f"adversaries.kind={attack.kind}",
+            f"adversaries.strength={strength}",
+        ],
     )
 
 

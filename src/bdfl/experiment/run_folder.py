@@ -1,6 +1,4 @@
-"""The folder of a run and of records: layout, journal, lock.
-
-The folder of a run: its scenario, a journal of the completed rounds, and their chain.
+"""The folder of a run: its scenario, a journal of the completed rounds, and their chain; or records without a chain.
 
 The journal has one JSON document per line: a header, then a row per round. A round is complete once its line is; its
 block, with all models, is in the chain before. So an interruption loses at most the current round.
@@ -46,7 +44,7 @@ _Line = TypeVar("_Line")
 
 
 class BadRunFolder(BdflError):
-    """A run folder that is missing, in use, damaged, or of another run."""
+    """A run folder that is missing, in use, damaged, of another run, or with other contents."""
 
 
 @dataclass(eq=False)
@@ -203,18 +201,14 @@ def _taken(path: Path) -> BadRunFolder:
 
 # The folder of a simulated run without a chain: its scenario and its records.
 
-_OTHERS = ("journal.jsonl", "network.json", "chain")  # contents of other kinds of folders
-
-
-class BadRecordFolder(BdflError):
-    """A folder with other contents."""
+_OTHERS = (JOURNAL_FILE, "network.json", CHAIN_FOLDER)  # contents of other kinds of folders
 
 
 def refuse_run_folder(folder: Path) -> None:
-    """Raise `BadRecordFolder` if records would replace those of a run with a chain."""
+    """Raise `BadRunFolder` if records would replace those of a run with a chain."""
     for name in _OTHERS:
         if (folder / name).exists():
-            raise BadRecordFolder(f"{folder}: holds a {name}, a folder of its own expected")
+            raise BadRunFolder(f"{folder}: holds a {name}, a folder of its own expected")
 
 
 def write_record(scenario: Scenario, record: RunRecord | AggregateRecord, folder: Path) -> list[Path]:

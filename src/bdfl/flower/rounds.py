@@ -1,6 +1,4 @@
-"""Scheduled rounds of a Flower server, and the assignment of its nodes to clients.
-
-Conversion of Flower's named arrays, in numpy's format, to a flat model.
+"""Scheduled rounds of a Flower server, the assignment of its nodes to clients, and Flower's arrays as a flat model.
 
 Data from clients are untrusted until checked: first the size, then the form, then the numbers.
 """
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from bdfl.aggregation import Update, aggregate, get_aggregator, min_updates
 from bdfl.errors import BdflError, one_line
-from bdfl.experiment.run_folder import BadRecordFolder, write_record_files, write_scenario
+from bdfl.experiment.run_folder import BadRunFolder, write_record_files, write_scenario
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds, draw_run, play_rounds
 from bdfl.flower.audit_chain import ServerChain, server_keys
 from bdfl.learning.flower_clients import ArrayForm, BadArrays, form_of
@@ -108,7 +106,7 @@ class ScheduledRounds:
         self._server = settings_of(scenario.learning.aggregation)
         self._state: ModelState | None = None  # of the server, where it has an optimizer
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadRecordFolder(f"{folder}: exists already and is not empty, a new folder expected")
+            raise BadRunFolder(f"{folder}: exists already and is not empty, a new folder expected")
         self.scenario = scenario
         self.draws = draw_run(scenario) if draws is None else draws
         self._rounds = play_rounds(scenario, scheduler, self.draws)

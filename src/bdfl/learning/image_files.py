@@ -1,9 +1,8 @@
 """Images in Parquet files and on the Hugging Face hub, decoded to arrays.
 
-Folders of Parquet files in the layout of the Hugging Face hub: images in a struct with `bytes`, integer labels.
-
-A file belongs to a split by its name, `train-00000-of-00001.parquet`, or by its folder's, `train/0000.parquet`. Files
-may lie anywhere below the folder, but all of a split in one folder: configurations of a data set are not mixed.
+Folders have the layout of the hub: images in a struct with `bytes`, integer labels. A file belongs to a split by its
+name, `train-00000-of-00001.parquet`, or by its folder's, `train/0000.parquet`. Files may lie anywhere below the folder,
+but all of a split in one folder: configurations of a data set are not mixed.
 """
 
 import io

@@ -1,7 +1,4 @@
-"""Participation rates, and a summary of the distribution of data.
-
-Target participation rates of the clients, from the divergence of their data: [Li24, Section III-F].
-"""
+"""Participation rates from the divergence of the clients' data [Li24, Section III-F], and a summary of the data."""
 
 from dataclasses import dataclass
 

@@ -247,20 +247,6 @@ _ROWS_AT_A_TIME = 2**16
 class BadPartition(BdflError):
     """Clients that request more samples than there are."""
 
-    def __init__(self, wanted: int, num_clients: int, available: int) -> None:
-        super().__init__(wanted, num_clients, available)
-        self.wanted = wanted
-        self.num_clients = num_clients
-        self.available = available
-
-    def __str__(self) -> str:
-        each = self.available // self.num_clients
-        fits = f"at most {each} each" if each else f"at most {self.available} clients"
-        return (
-            f"clients.samples: {self.num_clients} clients want {self.wanted} samples together, "
-            f'the training set has {self.available}, expected {fits}, or partition.sizes = "natural"'
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -292,7 +278,12 @@ def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: in
     sizes = _even_sizes(len(labels), num_clients) if is_natural else draw_samples(scenario).astype(np.int64)
     total = int(sizes.sum())
     if total > len(labels):
-        raise BadPartition(total, num_clients, len(labels))
+        each = len(labels) // num_clients
+        fits = f"at most {each} each" if each else f"at most {len(labels)} clients"
+        raise BadPartition(
+            f"clients.samples: {num_clients} clients want {total} samples together, "
+            f'the training set has {len(labels)}, expected {fits}, or partition.sizes = "natural"'
+        )
     match PartitionMethod(choice.method):
         case PartitionMethod.DIRICHLET:
             supply = np.bincount(labels, minlength=num_labels)

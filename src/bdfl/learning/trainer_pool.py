@@ -1,6 +1,4 @@
-"""A trainer over local processes or a Ray cluster, with the same results as one process.
-
-Client training on a Ray cluster: a trainer on every CPU, the same bits as in one process.
+"""A trainer over local processes or a Ray cluster, with the same bits as in one process.
 
 Training is a pure function, so a task lost with its node is trained again.
 """

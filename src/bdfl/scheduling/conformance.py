@@ -1,6 +1,4 @@
-"""Conformance check of a scheduler on random and corner instances.
-
-Conformance test for schedulers, built-in and third-party: run `check_scheduler` on your own.
+"""Conformance test for schedulers, built-in and third-party: run `check_scheduler` on your own.
 
 It checks feasibility and form on random and extreme rounds, not the quality of decisions.
 """

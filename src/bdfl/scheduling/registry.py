@@ -1,6 +1,4 @@
-"""Schedulers by name and by `name:key=value`, from entry points.
-
-Registry of schedulers, built-in and third-party: the entry points `bdfl.schedulers`.
+"""Schedulers by name and by `name:key=value`, built-in and third-party: the entry points `bdfl.schedulers`.
 
 A scheduler is a function `f(problem, *, parameter: type = default, ...) -> Decision`. Its keyword-only arguments are
 its parameters; their annotations (also `Literal`, or `Annotated` with `msgspec.Meta` limits) define the allowed values.

@@ -1,6 +1,4 @@
-"""The sweep file: settings, random draws, measures.
-
-Sweep files: a base scenario, the varied keys and the measures; strictly validated.
+"""Sweep files: a base scenario, the varied keys, random draws and the measures; strictly validated.
 
 Dotted scenario keys may be quoted or not: `"radio.bandwidth_hz" = [...]` and `radio.bandwidth_hz = [...]` are equal.
 """
@@ -8,7 +6,6 @@ Dotted scenario keys may be quoted or not: `"radio.bandwidth_hz" = [...]` and `r
 import hashlib
 import itertools
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -20,11 +17,10 @@ import numpy as np
 from msgspec import Meta
 
 from bdfl.environment import Purpose, stream
-from bdfl.errors import one_line
 from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
 from bdfl.scenario import Scenario, load_scenario, override_scenario, scenario_digest
 from bdfl.scenario.distributions import Positive, WholePositive
-from bdfl.scenario.files import find_scenario
+from bdfl.scenario.files import find_scenario, read_toml
 from bdfl.scenario.schema_learning import is_path
 from bdfl.scenario.validation import (
     Annotation,
@@ -33,13 +29,11 @@ from bdfl.scenario.validation import (
     Section,
     Text,
     convert_strictly,
-    parse_toml,
     refuse_value,
     toml_document,
     toml_value,
 )
 from bdfl.scheduling.registry import choose_scheduler, validate_choices
-from bdfl.storage import read_regular
 
 # Random values for the points of a sweep, each determined by the sweep's seed, the draw's number and the key.
 
@@ -157,7 +151,6 @@ def measure_learning(learning: LearningRecord, names: tuple[str, ...]) -> dict[s
 
 
 MAX_POINTS = 100_000
-MAX_FILE_BYTES = 1_000_000
 SCENARIO_FILE = "scenario.toml"
 _REFUSED = {
     "name": "a key that changes what happens",
@@ -260,7 +253,10 @@ def load_sweep(path: Path) -> Sweep:
 
     The base scenario is a path relative to the file, or the name of a shipped one.
     """
-    data = _read(path)
+    try:
+        data = read_toml(path, "expected a sweep in TOML")
+    except OSError as error:
+        raise ScenarioError(str(path), str(error.strerror).lower(), "expected a sweep in TOML") from None
     file = convert_strictly({"name": path.stem} | data, _File)
     base = _load_base(file, path.parent)
     seeds = file.seeds if isinstance(file.seeds, tuple) else tuple(base.seed + number for number in range(file.seeds))
@@ -302,20 +298,6 @@ def dump_sweep(sweep: Sweep) -> str:
 def apply_settings(scenario: Scenario, settings: Settings) -> Scenario:
     """Return the scenario with these values, validated as in a file."""
     return override_scenario(scenario, [f"{key}={toml_value(value)}" for key, value in settings])
-
-
-def _read(path: Path) -> dict[str, Plain]:
-    """Read the TOML file of a sweep."""
-    expected = "expected a sweep in TOML"
-    try:
-        data = parse_toml(read_regular(path, MAX_FILE_BYTES).decode())
-    except OSError as error:
-        raise ScenarioError(str(path), str(error.strerror).lower(), expected) from None
-    except UnicodeDecodeError:
-        raise ScenarioError(str(path), "not UTF-8 text", expected) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(str(path), f"not TOML: {one_line(error)}", expected) from None
-    return data
 
 
 def _load_base(file: _File, folder: Path) -> Scenario:

@@ -1,13 +1,9 @@
-"""Results of a sweep: journal, table, summary.
-
-The folder of a sweep: its definition, a journal of the completed points, and in the end one table.
+"""The folder of a sweep: its definition, a journal of the completed points, in the end tables, and their summary.
 
 The journal has one JSON document per line: a header, then one for every computation of a point. A line counts once it
 is complete, and the last line of a point is its result. So an interruption loses at most the points in progress.
 
-Results of a sweep as one Parquet table, a row per point in order, and their times in another.
-
-`points.parquet` is independent of workers and time: the same sweep gives the same bytes.
+`points.parquet`, a row per point in order, is independent of workers and time: the same sweep gives the same bytes.
 """
 
 import math
