@@ -1,7 +1,8 @@
 """Parallel runs on all cores, on shared draws, with the same results for any number of workers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -98,29 +99,21 @@ def map_parallel(
     """
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
-    results: list[Result] = []
-    for result in _in_order(function, tasks, workers):
-        results.append(result)
-        if on_progress is not None:
-            on_progress(len(results), len(tasks))
-    return results
-
-
-def _in_order(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None) -> Iterator[Result]:
     num_workers = min(workers or count_cores(), len(tasks))
-    if num_workers <= 1:
-        return map(function, tasks)
-    return _spread(function, tasks, num_workers, threads=max(1, count_cores() // num_workers))
-
-
-def _spread(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, *, threads: int
-) -> Iterator[Result]:
-    with open_process_pool(workers, threads=threads) as executor:
+    results: list[Result] = []
+    with ExitStack() as stack:
+        found: Iterable[Result] = map(function, tasks)
+        if num_workers > 1:
+            threads = max(1, count_cores() // num_workers)
+            found = stack.enter_context(open_process_pool(num_workers, threads=threads)).map(function, tasks)
         try:
-            yield from executor.map(function, tasks)
+            for result in found:
+                results.append(result)
+                if on_progress is not None:
+                    on_progress(len(results), len(tasks))
         except BrokenProcessPool:
             raise SweepFailed("a process ended by itself (killed, or out of memory); fewer workers may help") from None
+    return results
 
 
 def _play_and_reduce(task: tuple[Group, Callable[[RunRecord], Result]]) -> list[Result]:

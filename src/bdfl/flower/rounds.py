@@ -182,7 +182,8 @@ class ScheduledRounds:
         if planned is None or planned.state.round != round:
             asked = "none is planned" if planned is None else f"round {planned.state.round} is planned"
             raise OutOfTurn(f"round {round} to be settled, {asked}")
-        counted = {client: trained[client] for client in planned.clients if is_counted(trained.get(client))}
+        arrived = [client for client in planned.clients if client in trained and is_finite(trained[client])]
+        counted = {client: trained[client] for client in arrived}
         weights = self._aggregate(counted) if self._chain is None else self._chain.append(counted)
         delivered: PerClientMask = np.zeros(self.scenario.clients.count, dtype=np.bool_)
         delivered[list(counted)] = True
@@ -231,11 +232,6 @@ class ScheduledRounds:
         self._state = take_step(self._server, self._state, aggregated)
         weights: Vector = self._state[0]
         return weights
-
-
-def is_counted(weights: Vector | None) -> bool:
-    """Return whether these weights can be aggregated."""
-    return weights is not None and is_finite(weights)
 
 
 # Assignment of Flower's nodes to the scenario's clients.

@@ -34,6 +34,8 @@ from bdfl.types import PerClient
 Counts: TypeAlias = NDArray[np.int64]  # (clients, labels)
 Matrix: TypeAlias = NDArray[np.float64]  # (clients, labels)
 PerLabel: TypeAlias = NDArray[np.float64]  # (labels,)
+Owners: TypeAlias = NDArray[np.int64]  # (samples,): number of the client that holds a sample, or NOBODY
+NOBODY = -1
 
 _LEAST_WISH = 1e-3  # samples: any client can hold any label if no other is left
 _TOLERANCE = 1e-8  # relative to the greatest supply
@@ -140,7 +142,6 @@ def _newton_step(held: Matrix, sizes: PerClient, slope: PerLabel, damping: float
 
 LABEL_COLUMN = "label"
 _PLACE_COLUMN = "place"
-_NOBODY = -1
 # The base class, one that needs a function, and those that partition columns instead of samples.
 _OTHERS = frozenset(["Partitioner", "IdToSizeFncPartitioner", "VerticalEvenPartitioner", "VerticalSizePartitioner"])
 _ARRAYS = frozenset(["distribution_array"])  # parameters that must be arrays
@@ -157,8 +158,8 @@ def list_partitioners() -> list[str]:
     return sorted(set(_import_partitioners().__all__) - _OTHERS)
 
 
-def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Client that holds each of the samples with these labels, (samples,): its number, or -1 for none.
+def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> Owners:
+    """Client that holds each of the samples with these labels, (samples,).
 
     Defaults of the partitioner's parameters, where it has them: one partition per client, by label, from the scenario's
     seed. Raises `BadPartitioner`, `MissingExtra`.
@@ -167,10 +168,10 @@ def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> NDArra
     order = rng.permutation(len(labels))
     partitioner = _make_partitioner(scenario, int(rng.integers(2**32)))
     parts = _load_parts(scenario, partitioner, labels[order])
-    owners = np.full(len(labels), _NOBODY)
+    owners = np.full(len(labels), NOBODY)
     for client, places in enumerate(parts):
         held = order[places]
-        if len(np.unique(held)) < len(held) or (owners[held] != _NOBODY).any():
+        if len(np.unique(held)) < len(held) or (owners[held] != NOBODY).any():
             raise BadPartitioner(f"{scenario.partition.method}: deals out samples twice, expected each at most once")
         owners[held] = client
     return owners
@@ -239,8 +240,6 @@ def _import_partitioners() -> Any:
 
 # Partitions of labelled data among clients; each sample is held by at most one client.
 
-Owners = NDArray[np.int64]  # (samples,): number of the client that holds a sample, or NOBODY
-NOBODY = -1
 _ROWS_AT_A_TIME = 2**16
 
 
