@@ -337,25 +337,17 @@ def decode_problem(text: bytes) -> RoundProblem:
         message, _, place = str(error).partition(" - at `$")
         where = place.rstrip("`").lstrip(".")
         raise InvalidProblem(f"{where or 'problem'}: {message[:1].lower()}{message[1:]}") from error
-    clients = document.clients
-    power_w = _column(clients, "power_w")
-    power_max_w = _column(clients, "power_max_w")
+    columns = {name: _column(document.clients, name) for name in ClientProblem.__struct_fields__}
+    columns["power_max_w"] = np.where(np.isnan(columns["power_max_w"]), columns["power_w"], columns["power_max_w"])
+    for name in ("cpu_max_hz", "mining_max_hz"):
+        columns[name] = np.nan_to_num(columns[name], nan=np.inf)
     return make_problem(
         min_clients=document.min_clients,
         tradeoff=document.tradeoff,
         work_cycles=document.work_cycles,
         bandwidth_hz=document.bandwidth_hz,
         noise_w_per_hz=document.noise_w_per_hz,
-        queue=_column(clients, "queue"),
-        cycles=_column(clients, "cycles"),
-        capacitance=_column(clients, "capacitance"),
-        energy_budget_j=_column(clients, "energy_budget_j"),
-        gain=_column(clients, "gain"),
-        power_w=power_w,
-        power_max_w=np.where(np.isnan(power_max_w), power_w, power_max_w),
-        model_bits=_column(clients, "model_bits"),
-        cpu_max_hz=np.nan_to_num(_column(clients, "cpu_max_hz"), nan=np.inf),
-        mining_max_hz=np.nan_to_num(_column(clients, "mining_max_hz"), nan=np.inf),
+        **columns,  # type: ignore[arg-type]  # arguments that are no columns have their defaults
     )
 
 
