@@ -171,16 +171,8 @@ class NetworkRun:
         planned, chain, body = self.plan_next(), self.chain, block.body
         self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._cache)
         self._states.append(apply_block(chain, block, self._cache))
-        record = record_round(
-            self._scenario,
-            planned.problem,
-            planned.state,
-            planned.decision,
-            to_measure(body.queue_nano[: chain.num_members], NANO),
-            delivered_by(block),
-            mined=self._mining(planned, block),
-            prove_gap=False,
-        )
+        queue = to_measure(body.queue_nano[: chain.num_members], NANO)
+        record = record_round(planned, queue, delivered_by(block), mined=self._mining(planned, block))
         self.records.append(record)
         return record
 

@@ -4,7 +4,6 @@ The journal has one JSON document per line: a header, then a row per round. A ro
 block, with all models, is in the chain before. So an interruption loses at most the current round.
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -148,11 +147,6 @@ def open_run_folder(path: Path, allowed: frozenset[str] = frozenset()) -> Iterat
         if len(rounds) > scenario.rounds:
             raise BadRunFolder(f"{path / JOURNAL_FILE}: {len(rounds)} rounds, at most {scenario.rounds} expected")
         yield RunFolder(path, scenario, header, rounds)
-
-
-def digest(data: bytes) -> str:
-    """SHA-256 (hex)."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]:

@@ -92,9 +92,7 @@ class PlannedRound:
     def settle(self, delivered: PerClientMask, *, prove_gap: bool = False) -> RoundRecord:
         """Record the round; clients that `delivered` an update count as participants."""
         self.next_queue = next_queue(self.problem.queue, self.problem.participation_rate, delivered)
-        return record_round(
-            self.scenario, self.problem, self.state, self.decision, self.next_queue, delivered, prove_gap=prove_gap
-        )
+        return record_round(self, self.next_queue, delivered, prove_gap=prove_gap)
 
 
 def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Iterator[PlannedRound]:
@@ -169,14 +167,11 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
 
 
 def record_round(
-    scenario: Scenario,
-    problem: RoundProblem,
-    state: RoundState,
-    decision: Decision,
+    planned: PlannedRound,
     queue: PerClient,
     delivered: PerClientMask,
     *,
-    prove_gap: bool,
+    prove_gap: bool = False,
     mined: tuple[float, int] | None = None,
 ) -> RoundRecord:
     """Record a round: the cost of the decision, computed by the checker, and the queues after it (`queue`).
@@ -184,6 +179,7 @@ def record_round(
     A client that trained pays for it even if it `delivered` no update; the drift counts deliveries. `mined` is the
     mining time (s) and the winner, if sampled and already known.
     """
+    scenario, problem, state, decision = planned.scenario, planned.problem, planned.state, planned.decision
     outcome = evaluate(problem, decision)
     bounded = prove_bound(problem, decision) if prove_gap else decision
     gap = optimality_gap(problem, outcome, bounded.bound)

@@ -1,5 +1,6 @@
 """A training run: prepare data and trainer, play the rounds, evaluate, settle the records."""
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -20,7 +21,6 @@ from bdfl.experiment.run_folder import (
     BadRunFolder,
     RunFolder,
     create_run_folder,
-    digest,
     open_run_folder,
     refuse_existing,
     verify_chain,
@@ -244,7 +244,7 @@ def _make_header(federated: Federated, trainer: Trainer, initial_model: bytes) -
         scenario_digest=facts["scenario_digest"],
         data_digest=facts["data_digest"],
         num_parameters=trainer.layout.num_parameters,
-        initial_model=digest(initial_model),
+        initial_model=hashlib.sha256(initial_model).hexdigest(),
         initial_accuracy=or_none(found.accuracy),
         initial_loss=or_none(found.loss),
     )

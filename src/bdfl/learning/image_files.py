@@ -169,8 +169,7 @@ def load_folder(folder: Path, choice: DataChoice, cache: Path) -> DataSet:
 def _read_folder(name: str, files: Mapping[str, Sequence[Path]], choice: DataChoice) -> DataSet:
     opened = {split: [_open(path) for path in files[split]] for split in SPLITS}
     first_path, first = files["train"][0], opened["train"][0].schema_arrow
-    input_column = pick_column(str(first_path), first.names, choice.input_column, INPUT_COLUMNS, "data.input_column")
-    label_column = pick_column(str(first_path), first.names, choice.label_column, LABEL_COLUMNS, "data.label_column")
+    input_column, label_column = _pick_columns(str(first_path), first.names, choice)
     inputs, labels = {}, {}
     for split in SPLITS:
         for path, file in zip(files[split], opened[split], strict=True):
@@ -181,7 +180,15 @@ def _read_folder(name: str, files: Mapping[str, Sequence[Path]], choice: DataCho
     return make_data_set(name, inputs["train"], labels["train"], inputs["test"], labels["test"], label_names=names)
 
 
-def pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: Sequence[str], setting: str) -> str:
+def _pick_columns(where: str, columns: Sequence[str], choice: DataChoice) -> tuple[str, str]:
+    """Return the columns of the images and of the labels."""
+    return (
+        _pick_column(where, columns, choice.input_column, INPUT_COLUMNS, "data.input_column"),
+        _pick_column(where, columns, choice.label_column, LABEL_COLUMNS, "data.label_column"),
+    )
+
+
+def _pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: Sequence[str], setting: str) -> str:
     """Return the column asked for, or the first usual one present."""
     found = next((name for name in ((wanted,) if wanted else usual) if name in columns), None)
     if found is None:
@@ -305,12 +312,10 @@ def load_hub(name: str, choice: DataChoice, cache: Path) -> DataSet:
     if missing:
         raise BadData(where, f"splits {', '.join(found)}", "train and test")
     splits = {split: found[split] for split in SPLITS}
-    columns = splits["train"].column_names
-    input_column = pick_column(where, columns, choice.input_column, INPUT_COLUMNS, "data.input_column")
-    label_column = pick_column(where, columns, choice.label_column, LABEL_COLUMNS, "data.label_column")
+    input_column, label_column = _pick_columns(where, splits["train"].column_names, choice)
     for split in SPLITS:
         for column in (input_column, label_column):
-            pick_column(f"{where} {split}", splits[split].column_names, column, (), "")
+            _pick_column(f"{where} {split}", splits[split].column_names, column, (), "")
         splits[split] = _encoded(datasets, where, splits[split], input_column)
     # The library's fingerprints stand for the content, which the library itself keeps on disk.
     words = [LOADER_VERSION, name, input_column, label_column, *(str(splits[split]._fingerprint) for split in SPLITS)]

@@ -294,12 +294,12 @@ def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: in
                 counts = fit_to_supply(wishes, supply)
             owners = _deal_labels(rng, labels, counts)
         case PartitionMethod.IID:
-            owners = _deal_sizes(rng, len(labels), sizes)
+            owners = _deal_labels(rng, np.zeros_like(labels), sizes[:, np.newaxis])  # as if all had one label
         case PartitionMethod.SHARDS:
             owners = _deal_shards(rng, labels, sizes, choice.shards_per_client, is_natural=is_natural)
         case PartitionMethod.QUANTITY:
             drawn = _draw_parts(rng, np.array([float(total)]), num_clients, choice.size_dirichlet)[0]
-            owners = _deal_sizes(rng, len(labels), drawn)
+            owners = _deal_labels(rng, np.zeros_like(labels), drawn[:, np.newaxis])
     return _partition_of(owners, labels, num_clients, num_labels)
 
 
@@ -349,13 +349,6 @@ def _deal_labels(rng: np.random.Generator, labels: NDArray[np.int64], counts: ND
     for label, wanted in enumerate(counts.T):
         there = rng.permutation(np.flatnonzero(labels == label))
         owners[there[: wanted.sum()]] = np.repeat(clients, wanted)
-    return owners
-
-
-def _deal_sizes(rng: np.random.Generator, num_samples: int, sizes: NDArray[np.int64]) -> Owners:
-    """Draw owners such that client i holds `sizes[i]` samples of all."""
-    owners = np.full(num_samples, NOBODY)
-    owners[rng.permutation(num_samples)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
     return owners
 
 
