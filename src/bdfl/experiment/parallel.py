@@ -97,8 +97,7 @@ def map_parallel(
     Results do not depend on the number of workers. Tasks and results are sent between processes, so `function` must be
     one of a module.
     """
-    if workers is not None and workers < 1:
-        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
+    validate_workers(workers)
     num_workers = min(workers or count_cores(), len(tasks))
     results: list[Result] = []
     with ExitStack() as stack:
@@ -114,6 +113,12 @@ def map_parallel(
         except BrokenProcessPool:
             raise SweepFailed("a process ended by itself (killed, or out of memory); fewer workers may help") from None
     return results
+
+
+def validate_workers(workers: int | None) -> None:
+    """Raise `InvalidSweep` for a number of workers below one."""
+    if workers is not None and workers < 1:
+        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
 
 
 def _play_and_reduce(task: tuple[Group, Callable[[RunRecord], Result]]) -> list[Result]:

@@ -23,7 +23,7 @@ from bdfl.records import RoundRecord, RunRecord
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.baselines import decide_initial, initial_cpu
-from bdfl.scheduling.drc import decide_iterate, exchange_time, settle_iterate, start_round
+from bdfl.scheduling.drc import decide_at, exchange_time, settle_iterate, start_round
 from bdfl.scheduling.exact import best_frequencies, earliest_exchange
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.types import PerClient, PerClientMask
@@ -83,7 +83,7 @@ def _decide_drc(problem: RoundProblem, wanted: PerClientMask) -> Decision:
         return infeasible_decision(problem, start.reason)
     iterate, iterations = settle_iterate(problem, start)
     selected = project_set(wanted, exchange_time(problem, start, iterate.cpu_hz), problem.min_clients)
-    return decide_iterate(problem, iterate, selected, iterations)
+    return decide_at(problem, selected, iterate.cpu_hz, iterate.mining_hz, iterations=iterations)
 
 
 def _decide_frequencies(problem: RoundProblem, wanted: PerClientMask, action: NDArray[np.float64]) -> Decision:
@@ -154,7 +154,8 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
             if self.form is Form.SET
             else spaces.Box(-1.0, 1.0, shape=(3 * num_clients,), dtype=np.float32)
         )
-        self._usual_budget_j = _usual_budget(self.scenario)
+        one_round = msgspec.structs.replace(self.scenario, rounds=1)
+        self._usual_budget_j = float(np.mean(draw_run(one_round).states[0].energy_budget_j))  # of its own seed
         self._draws: Draws | None = None
         self._drawn: list[RoundProblem] = []
         self._queue: PerClient = np.zeros(num_clients)
@@ -246,12 +247,6 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
             1.0 / (1.0 + earliest_s),
         ]
         return np.concatenate(columns).astype(np.float32)
-
-
-def _usual_budget(scenario: Scenario) -> float:
-    """Mean budget (J) in the first round of the scenario's own seed: the unit of observed budgets."""
-    one_round = msgspec.structs.replace(scenario, rounds=1)
-    return float(np.mean(draw_run(one_round).states[0].energy_budget_j))
 
 
 def _choose(kind: type[_Choice], name: str, given: str) -> _Choice:

@@ -100,10 +100,7 @@ def spent_micro(mechanism: Mechanism, rounds: int) -> int:
     num_steps = rounds * mechanism.steps
     if num_steps == 0 or mechanism.samples == 0:
         return 0
-    return _count(_spent(mechanism.accountant, mechanism.noise_micro, mechanism.rate, num_steps, mechanism.delta))
-
-
-def _count(epsilon: float) -> int:
+    epsilon = _spent(mechanism.accountant, mechanism.noise_micro, mechanism.rate, num_steps, mechanism.delta)
     return min(math.ceil(epsilon * MICRO), INT_LIMIT) if math.isfinite(epsilon) else INT_LIMIT
 
 

@@ -139,7 +139,6 @@ def solve_sets(
     market: Market,
     members: Members,
     is_hopeless: Callable[[Rows, Rows, RowNumbers], NDArray[np.bool_]] | None = None,
-    precision: float = PRECISION,
 ) -> Enclosure:
     """Least round delay (s) of each training set in `members` (rows, clients), with its exchange time.
 
@@ -171,7 +170,6 @@ def solve_sets(
         brackets,
         is_hopeless,
         _plain_delays(market, members),
-        precision,
     )
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from bdfl.compute import training_energy
 from bdfl.environment.draws import Purpose, stream
 from bdfl.errors import InvalidProblem
-from bdfl.scheduling.drc import Start, decide_from, exchange_time, start_round
+from bdfl.scheduling.drc import Start, decide_at, decide_from, exchange_time, start_round
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.scheduling.queues import next_queue
 from bdfl.types import PerClient
@@ -127,14 +127,7 @@ def decide_initial(
     selected[chosen] = True
     if memory is not None:
         memory = replace(memory, last_round=np.where(selected, float(problem.round), memory.last_round))
-    return Decision(
-        selected=selected,
-        cpu_hz=np.where(selected, initial_cpu(problem, start), 0.0),
-        mining_hz=start.mining_hz,
-        power_w=np.where(selected, problem.power_w, 0.0),
-        iterations=1,
-        memory=memory,
-    )
+    return decide_at(problem, selected, initial_cpu(problem, start), start.mining_hz, iterations=1, memory=memory)
 
 
 def update_age(problem: RoundProblem, memory: BaselineMemory) -> PerClient:

@@ -67,7 +67,9 @@ def list_points(sweep: Sweep) -> list[Point]:
         for choice, scenario in chosen.items():
             entrant = enter(apply_settings(scenario, settings), schedulers)
             digest = scenario_digest(msgspec.structs.replace(entrant.scenario, seed=0))
-            points += [Point(_name(sweep.mode, digest, seed), settings, choice, seed, entrant) for seed in sweep.seeds]
+            for seed in sweep.seeds:
+                name = _PointName("bdfl-sweep-point-1", sweep.mode.value, digest, seed)
+                points.append(Point(record_digest(name).hex(), settings, choice, seed, entrant))
     return points
 
 
@@ -87,10 +89,6 @@ def group_points(sweep: Sweep, points: Sequence[Point]) -> list[Group]:
         for members in together.values()
         for part in _parts(members)
     ]
-
-
-def _name(mode: Mode, digest: str, seed: int) -> str:
-    return record_digest(_PointName("bdfl-sweep-point-1", mode.value, digest, seed)).hex()
 
 
 def _drawn(settings: Settings) -> str:
