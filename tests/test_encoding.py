@@ -6,8 +6,7 @@ import sys
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.encoding import INT_LIMIT, BadEncoding, Record, Whole, decode, digest, encode, record_digest
 

@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.encoding import Record, encode
 from bdfl.identity import (

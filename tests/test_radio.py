@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.radio import channel_gain, gain_for_rate, power_for_upload_time, uplink_rate, upload_energy, upload_time
 

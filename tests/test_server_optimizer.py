@@ -8,8 +8,7 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.aggregation import Update, aggregate, get_aggregator
 from bdfl.learning.weights import InvalidWeights, Layout, encode_weights

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs.figures.make_diagrams import DIAGRAMS
-from docs.figures.make_diagrams import FOLDER as FIGURES
+from docs.figures.make_diagrams import DIAGRAMS, FOLDER as FIGURES
 from docs.site.hooks import as_site_text
 from docs.site.mathml import BadFormula, split_tag, to_mathml
 from tests.built_site import ROOT, find_site

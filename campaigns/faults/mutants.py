@@ -14,13 +14,11 @@ import msgspec
 
 from bdfl.encoding import encode
 from bdfl.identity import Meaning, statement_digest
-from bdfl.ledger import chain, chain_params, costs, rules, statements
-from bdfl.ledger import statements as membership
+from bdfl.ledger import chain, chain_params, costs, rules, statements, statements as membership
 from bdfl.ledger.block import Kind, Seal
 from bdfl.ledger.errors import BadSignature
 from bdfl.ledger.member_set import find_change
-from bdfl.protocol import consensus, deadlines, entries, node, proposals, sync, votes
-from bdfl.protocol import updates as collecting
+from bdfl.protocol import consensus, deadlines, entries, node, proposals, sync, updates as collecting, votes
 from bdfl.protocol.events import Send, Timer
 from bdfl.protocol.transition import Draft
 

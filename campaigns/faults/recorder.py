@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from bdfl.ledger.block import Block, Certificate, Kind, MembershipChange, SignedVote
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.store import Store
-from bdfl.protocol.events import Commit, Effect, KeptBlob, KeptProgress, Send
-from bdfl.protocol.events import Store as Keep
+from bdfl.protocol.events import Commit, Effect, KeptBlob, KeptProgress, Send, Store as Keep
 from bdfl.protocol.messages import Gossip, Message, Proposal
 from bdfl.protocol.state import NodeState, Phase
 from bdfl.transports.interfaces import Observer, Transition

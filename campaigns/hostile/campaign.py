@@ -27,8 +27,7 @@ from bdfl.node.settings import CHAIN_FOLDER, roots_of, write_tls
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.transports.live.admission import message_limit
-from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name
-from bdfl.transports.live.certificates import write_tls as write_tls_files
+from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, write_tls as write_tls_files
 from bdfl.transports.live.zenoh_config import chain_keys
 from campaigns.hostile.attacks import ATTACKS, Attack, Who, find_attack
 from campaigns.hostile.member import open_session

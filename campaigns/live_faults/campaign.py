@@ -18,8 +18,7 @@ from campaigns.live_faults.invariants import judge_aftermath
 from campaigns.live_faults.kills import play_kills
 from campaigns.live_faults.recovery import Return
 from campaigns.live_faults.results import Figures, LiveBreach, LiveOutcome, TroubleKind
-from campaigns.live_faults.slow_line import NUM_ACCESS_POINTS as NUM_SLOW_POINTS
-from campaigns.live_faults.slow_line import open_lines, play_slow_line
+from campaigns.live_faults.slow_line import NUM_ACCESS_POINTS as NUM_SLOW_POINTS, open_lines, play_slow_line
 from campaigns.live_faults.stops import play_dead, play_stop
 
 KILLS_PER_NETWORK = 25

@@ -7,8 +7,7 @@ import typer
 from bdfl.cli.terminal import OneLineErrors
 from bdfl.errors import BdflError
 from campaigns.model.instances import INSTANCES, MUTANTS, hunt
-from campaigns.model.spin import check as check_instance
-from campaigns.model.spin import check_trace
+from campaigns.model.spin import check as check_instance, check_trace
 from campaigns.model.traces import record_seed
 
 app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", no_args_is_help=True)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bdfl.node.http import Page as Answer
-from bdfl.node.http import StatusServer
+from bdfl.node.http import Page as Answer, StatusServer
 from tests.browser.looking import find_accessibility, find_overflow, open_look, walk_by_keyboard
 
 HTML = "text/html; charset=utf-8"

@@ -13,8 +13,7 @@ from bdfl.experiment.run_folder import CHAIN_FOLDER
 from bdfl.explorer.static_files import STATIC_FOLDER
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.sqlite_tables import encode_certificate
-from bdfl.node.http import Page as Answer
-from bdfl.node.http import StatusServer
+from bdfl.node.http import Page as Answer, StatusServer
 from benchmarks.ledger.valid_chain import example_genesis
 from tests.browser.folders import NUM_ROUNDS, change_parent, change_update, example_scenario, read_genesis, tamper
 from tests.browser.looking import Look

@@ -4,8 +4,7 @@ import time
 from itertools import accumulate, pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from campaigns.hostile.cpu_profile import Effort, effort_of
 from campaigns.hostile.processes import burning

@@ -16,8 +16,7 @@ from bdfl.protocol.events import MessageArrived
 from bdfl.protocol.messages import Gossip
 from bdfl.scenario import QuorumRule
 from bdfl.transports.live.event_log import EVENTS_FILE, EventLog, LoggedStep, LogHeader, read_entries
-from campaigns.live_faults import access_points, kills, stops
-from campaigns.live_faults import campaign as campaign_module
+from campaigns.live_faults import access_points, campaign as campaign_module, kills, stops
 from campaigns.live_faults.__main__ import app
 from campaigns.live_faults.access_points import NUM_ACCESS_POINTS, play_access_points
 from campaigns.live_faults.campaign import GRACE_S, Amounts, LiveCampaign, plan_trials, try_network

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdfl.environment import Purpose, draw_fading, draw_shadowing, stream
+from bdfl.environment import Purpose, draw_fading, stream
+from bdfl.environment.draws import draw_shadowing
 from bdfl.scenario import Fading, FadingKind
 
 NUM = 40_000

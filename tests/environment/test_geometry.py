@@ -4,10 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from bdfl.environment import attach_clients, move_clients, place_clients
+from bdfl.environment.geometry import attach_clients, move_clients, place_clients
 from bdfl.radio import channel_gain
 from bdfl.scenario import Geometry, Mobility, MobilityModel, Placement, Radio
 

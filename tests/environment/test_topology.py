@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from bdfl.environment import (
+from bdfl.environment import geometry as topology
+from bdfl.environment.geometry import (
     Attachment,
     TooManyLinks,
     algebraic_connectivity,
@@ -16,7 +16,6 @@ from bdfl.environment import (
     laplacian,
     link_nodes,
 )
-from bdfl.environment import geometry as topology
 from bdfl.scenario import Geometry, Radio
 
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bdfl.environment import BadTrace, draw_federation, draw_rounds, read_gain_trace
+from bdfl.environment import draw_federation, draw_rounds
+from bdfl.environment.draws import BadTrace, read_gain_trace
 from bdfl.errors import MissingExtra
 from bdfl.scenario import load_scenario
 

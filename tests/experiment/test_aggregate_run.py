@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bdfl.environment import DrawnRounds, draw_federation, draw_rounds
-from bdfl.experiment.run_folder import write_aggregate
+from bdfl.experiment.run_folder import write_record
 from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_aggregated, simulate, simulate_aggregate
 from bdfl.records import encode_aggregate, encode_run, summarise_aggregate, summarise_run
 from bdfl.records.aggregate_run import AggregateRound, spread_clients
@@ -89,7 +89,7 @@ def test_the_spread_of_clients_is_in_order_and_around_their_mean():
 def test_files_have_a_row_per_round_and_a_row_per_client(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     crowd = simulate_aggregate(STARVED)
-    scenario, rounds, clients = write_aggregate(STARVED, crowd, tmp_path)
+    scenario, rounds, clients = write_record(STARVED, crowd, tmp_path)
     assert load_scenario(scenario) == STARVED
     table = parquet.read_table(rounds)
     assert table.column_names == list(AggregateRound.__struct_fields__)

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.experiment.comparison import InvalidComparison, compare
+from bdfl.experiment.comparison import compare
 from bdfl.experiment.simulation import simulate
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.scheduling.registry import choose_scheduler
+from bdfl.scheduling.registry import InvalidChoice, choose_scheduler
 
 SMALL = Scenario(name="small", rounds=6)
 CHOICES = ("random", "channel-best", "drc", "exact:tradeoff=50")
@@ -82,7 +82,7 @@ def test_cumulative_time_ends_at_the_total(comparison):
     ("seeds", "reference", "message"), [(0, None, "seeds: 0 given"), (1, "exact", "reference: 'exact' given")]
 )
 def test_what_cannot_be_compared_is_refused(seeds, reference, message):
-    with pytest.raises(InvalidComparison, match=message):
+    with pytest.raises(InvalidChoice, match=message):
         compare(SMALL, ("drc",), num_seeds=seeds, reference=reference)
 
 

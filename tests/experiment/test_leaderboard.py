@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.experiment.leaderboard import SERVED, InvalidLeaderboard, Standing, play_leaderboard, rank
+from bdfl.experiment.leaderboard import SERVED, Standing, play_leaderboard, rank
 from bdfl.experiment.simulation import simulate
 from bdfl.experiment.statistics import Interval, jain_index
 from bdfl.scenario import Scenario, load_scenario
@@ -105,11 +105,11 @@ def test_jains_index_is_one_for_equals_and_one_nth_for_a_monopoly(values, expect
 
 
 def test_mistakes_are_said_before_any_work():
-    with pytest.raises(InvalidLeaderboard, match="seeds: 0 given"):
+    with pytest.raises(InvalidChoice, match="seeds: 0 given"):
         play_leaderboard([SMALL], CHOICES, num_seeds=0)
-    with pytest.raises(InvalidLeaderboard, match="scenarios: none given"):
+    with pytest.raises(InvalidChoice, match="scenarios: none given"):
         play_leaderboard([], CHOICES)
-    with pytest.raises(InvalidLeaderboard, match="scenarios: 'small' given twice"):
+    with pytest.raises(InvalidChoice, match="scenarios: 'small' given twice"):
         play_leaderboard([SMALL, SMALL], CHOICES)
     with pytest.raises(InvalidChoice, match="'drc' given twice"):
         play_leaderboard([SMALL], ("drc", "drc"))

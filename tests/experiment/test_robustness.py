@@ -9,7 +9,6 @@ from bdfl.experiment.robustness import (
     CLEAN,
     RULES,
     Attack,
-    InvalidPoisoning,
     PoisonedRun,
     RuleChoice,
     choose_rule,
@@ -25,6 +24,7 @@ from bdfl.experiment.training_run import prepare_run, train_run
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import Aggregation, Behaviour, PartitionMethod, load_scenario
 from bdfl.scenario.files import find_scenario
+from bdfl.scheduling.registry import InvalidChoice
 from tests.prepared_processes import use_prepared_processes
 
 IID, SKEWED = PartitionMethod.IID, PartitionMethod.DIRICHLET
@@ -180,7 +180,7 @@ def test_attacks_are_written_as_they_are_read():
 
 @pytest.mark.parametrize("text", ["silent", "honest", "scaling:", "scaling:x", "scaling:-1", "scaling:inf", "lazy:2"])
 def test_attacks_that_do_not_exist_are_refused(text):
-    with pytest.raises(InvalidPoisoning, match=text.partition(":")[0]):
+    with pytest.raises(InvalidChoice, match=text.partition(":")[0]):
         parse_attacks(text)
 
 
@@ -196,5 +196,5 @@ def test_attacks_that_do_not_exist_are_refused(text):
     ],
 )
 def test_a_campaign_that_cannot_be_played_is_refused(changes, options, expected):
-    with pytest.raises(InvalidPoisoning, match=expected):
+    with pytest.raises(InvalidChoice, match=expected):
         play_poisoning(tiny(*changes), **options)

@@ -11,8 +11,7 @@ from bdfl.experiment.simulation import decode_problem, prove_bound, solve
 from bdfl.scenario import Scenario
 from bdfl.scheduling.exact import exact_power
 from bdfl.scheduling.problem import Status
-from tests.experiment.round_json import CLIENT
-from tests.experiment.round_json import PROBLEM as ALIKE
+from tests.experiment.round_json import CLIENT, PROBLEM as ALIKE
 
 PROBLEM = ALIKE | {
     "clients": [CLIENT | {"queue": 0.1 * number, "gain": 2e-8 + 1e-9 * number} for number in range(8)],

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from bdfl.explorer import events as feed_module
-from bdfl.explorer import server as serving
+from bdfl.explorer import events as feed_module, server as serving
 from bdfl.explorer.documents import BackEvent, GoneEvent, Status, StatusEvent
 from bdfl.explorer.events import MAX_WAITING, Feed, TooManyViewers, encode_event
 from bdfl.explorer.server import serve_in_background

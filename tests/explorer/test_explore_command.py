@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("starlette")
 
-from bdfl.cli import app
-from bdfl.cli import network as network_module
+from bdfl.cli import app, network as network_module
 from bdfl.errors import install_command
 from bdfl.explorer.server import main as server_main
 from tests.browser.folders import write_run

@@ -1,10 +1,10 @@
 """Local optimizers, judged by PyTorch's own; the learning rate over rounds, by closed forms."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from bdfl.learning.optimizers import LocalOptimizer, make_settings, make_torch_optimizer, rate_in_round

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.environment import draw_federation
 from bdfl.learning import participation, partition
 from bdfl.learning.participation import draw_participation, label_divergence, participation_of, participation_rates
-from bdfl.scenario import Preference, Scenario, override_scenario
+from bdfl.scenario import Participation, Preference, Scenario, override_scenario
 
 SETTINGS = {"mean": 0.4, "spread": 0.05, "floor": 0.2}
 GOLDEN = [
@@ -31,14 +30,15 @@ def test_divergence_by_hand():
 
 def test_rates_by_hand():
     # divergences 0, 0.8, 0.8, 0 have mean 0.4 and population deviation 0.4: z = -1, 1, 1, -1
-    rates = participation_rates(COUNTS, **SETTINGS, preference=Preference.LITERAL)
+    rates = participation_rates(COUNTS, Participation(**SETTINGS, preference=Preference.LITERAL))
     assert rates == pytest.approx([0.35, 0.45, 0.45, 0.35])
-    assert participation_rates(COUNTS, **SETTINGS, preference=Preference.SIMILAR) == pytest.approx(0.8 - rates)
+    similar = participation_rates(COUNTS, Participation(**SETTINGS, preference=Preference.SIMILAR))
+    assert similar == pytest.approx(0.8 - rates)
 
 
 def test_equal_clients_all_get_the_mean():
     counts = np.tile([3, 1, 7], (8, 1))
-    assert participation_rates(counts, **SETTINGS, preference=Preference.LITERAL).tolist() == [0.4] * 8
+    assert participation_rates(counts, Participation(**SETTINGS, preference=Preference.LITERAL)).tolist() == [0.4] * 8
 
 
 def test_a_client_without_data_differs_from_nobody():
@@ -53,7 +53,9 @@ def test_a_client_without_data_differs_from_nobody():
     preference=st.sampled_from(Preference),
 )
 def test_rates_lie_between_floor_and_one(counts, mean, spread, floor, preference):
-    rates = participation_rates(np.array(counts), mean=mean, spread=spread, floor=floor, preference=preference)
+    rates = participation_rates(
+        np.array(counts), Participation(mean=mean, spread=spread, floor=floor, preference=preference)
+    )
     assert (rates >= floor).all()
     assert (rates <= 1).all()
 

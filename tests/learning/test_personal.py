@@ -6,8 +6,7 @@ import stat
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file
 from torch import nn

@@ -4,8 +4,7 @@ import dataclasses
 from itertools import cycle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.encoding import INT_LIMIT
 from bdfl.identity import Place

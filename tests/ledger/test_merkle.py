@@ -1,7 +1,6 @@
 """Merkle trees: a proof leads to the root for its own leaf at its own place, and for nothing else."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.encoding import digest
 from bdfl.ledger.merkle import MerkleProof, merkle_root, prove_leaves, proven_root

@@ -4,8 +4,7 @@ import hashlib
 
 import pytest
 from argon2.low_level import Type, hash_secret_raw
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from bdfl.ledger import proof_of_work
 from bdfl.ledger.proof_of_work import highest_hash, is_worked, search_nonce, work_hash

@@ -5,8 +5,7 @@ import dataclasses
 import inspect
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.encoding import decode, digest, encode
 from bdfl.ledger import rules

@@ -22,8 +22,8 @@ from bdfl.ledger.schedule import (
     round_problem,
     validate_schedule,
 )
-from bdfl.scheduling.conformance import draw_problem, problem_columns
-from bdfl.scheduling.problem import infeasible_decision
+from bdfl.scheduling.conformance import draw_problem
+from bdfl.scheduling.problem import infeasible_decision, problem_columns
 from tests.ledger.small_federation import found_federation, genesis_of, replace, small_scenario
 from tests.ledger.test_costs import planned_rounds, prospect_of
 

@@ -3,8 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.aggregation import Update, aggregate, get_aggregator
 from bdfl.encoding import digest

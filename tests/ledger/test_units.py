@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.ledger.costs import ATTO, NANO, ONE, PICOJOULE, DoesNotFit, count_capped, count_units, to_cap, to_measure
 

@@ -24,8 +24,7 @@ from benchmarks.ledger.valid_chain import (
     example_genesis,
     example_weights,
 )
-from benchmarks.ledger.verify_speed import make_chain as make_chain_of
-from benchmarks.ledger.verify_speed import measure_chain
+from benchmarks.ledger.verify_speed import make_chain as make_chain_of, measure_chain
 from tests.ledger.lying import INITIAL, SIGNERS, commit_lie, new_maker, replaced, store_unasked
 from tests.vectors import independent_verifier
 from tests.vectors.make_vectors import describe_chain, make_chain

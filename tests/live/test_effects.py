@@ -11,8 +11,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import Kind, SignedUpdate, SignedVote, Vote
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.store import NotKept
-from bdfl.protocol.events import FetchBlob, KeptBlob, KeptStatement, Send, Train
-from bdfl.protocol.events import Store as Keep
+from bdfl.protocol.events import FetchBlob, KeptBlob, KeptStatement, Send, Store as Keep, Train
 from bdfl.protocol.messages import Gossip, Message
 from bdfl.transports.interfaces import LiveObserver
 from bdfl.transports.live.blob_client import BlobCache

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.encoding import BadEncoding, digest, encode
 from bdfl.identity import MAC_SIZE, Signer

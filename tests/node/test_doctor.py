@@ -26,8 +26,7 @@ from bdfl.node.reachability import CheckResult, NodeOptions, Verdict
 from bdfl.node.run_file import RunFile, lock_folder, write_run
 from bdfl.node.settings import NodeSettings, default_quota, identify, open_chain, write_tls
 from bdfl.storage import write_record
-from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem
-from bdfl.transports.live.certificates import write_tls as write_files
+from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem, write_tls as write_files
 from tests.federation.founders import agreed, signed, signer
 
 DAY_S = 86_400.0

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.report.figures import Curve, Panel, draw_curves
 from bdfl.report.style import COLOURS, Sheet, colour_of, save_picture, save_sheet, spread

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bdfl.experiment import Interval, bound_long_run, compare, simulate
+from bdfl.experiment import Interval, compare, simulate
+from bdfl.experiment.bounds import bound_long_run
 from bdfl.experiment.simulation import decode_problem, solve
 from bdfl.report.tables import (
     gap_text,

@@ -131,4 +131,4 @@ def test_memory_of_another_scheduler_or_federation_is_refused():
     with pytest.raises(InvalidProblem, match="str given"):
         channel_best(replace(problem, memory="other"))
     with pytest.raises(InvalidProblem, match="of 3 clients"):
-        channel_best(replace(problem, memory=BaselineMemory(reference_queue=np.zeros(3))))
+        channel_best(replace(problem, memory=BaselineMemory(reference_queue=np.zeros(3), last_round=np.zeros(3))))

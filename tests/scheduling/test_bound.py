@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from bdfl.experiment.simulation import draw_run, play, round_problems
 from bdfl.scenario import Scenario, override_scenario

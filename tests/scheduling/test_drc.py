@@ -6,8 +6,7 @@ from itertools import combinations, islice, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy
 from bdfl.scheduling.checker import evaluate, find_violations

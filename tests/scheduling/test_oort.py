@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bdfl.scheduling.baselines import OortMemory, initial_cpu, oort
+from bdfl.scheduling.baselines import BaselineMemory, initial_cpu, oort
 from bdfl.scheduling.conformance import check_scheduler
 from bdfl.scheduling.drc import exchange_time, start_round
 from tests.scheduling.test_greedy import easy_problem
@@ -13,7 +13,7 @@ from tests.scheduling.test_greedy import easy_problem
 
 def tried(problem, round=50, **changes):
     """The problem some rounds later, when everybody has trained in round 10."""
-    memory = OortMemory(
+    memory = BaselineMemory(
         reference_queue=problem.queue, last_round=np.full(problem.num_clients, 10.0), percentile=100.0, **changes
     )
     return replace(problem, round=round, memory=memory)

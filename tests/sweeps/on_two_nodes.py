@@ -14,6 +14,7 @@ from threading import Thread
 
 import psutil
 
+from bdfl.experiment import parallel
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run
 from bdfl.learning.trainer_pool import open_ray_trainer
@@ -21,7 +22,6 @@ from bdfl.ray_cluster import count_cpus, open_ray
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.registry import get_scheduler
-from bdfl.sweeps import points
 from bdfl.sweeps.executors import open_ray_executor
 from bdfl.sweeps.plan import load_sweep
 from bdfl.sweeps.results import open_sweep_folder
@@ -88,7 +88,7 @@ def sweep(second, folder):
         num_before = len(opened.done)
         # Only now: a batch of the first sweep that is not yet cancelled must not be the one that is held.
         scheduler = partial(holding, place=folder, node=second.node_id)
-        points.get_scheduler = lambda name, given: scheduler if name == "random" else get_scheduler(name, given)
+        parallel.get_scheduler = lambda name, given: scheduler if name == "random" else get_scheduler(name, given)
         Thread(target=kill_when_held, args=(second, folder), daemon=True).start()
         with open_ray_executor(None, None, with_torch=False) as executor:
             outcome = run_sweep(planned, opened, executor)

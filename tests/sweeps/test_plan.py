@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bdfl.errors import BdflError
-from bdfl.scenario import ScenarioError
+from bdfl.scenario import ScenarioError, dump_scenario
 from bdfl.sweeps.plan import (
     MEASURES,
     SCENARIO_FILE,
@@ -15,7 +15,6 @@ from bdfl.sweeps.plan import (
     Mode,
     Uniform,
     draw_value,
-    dump_base,
     dump_sweep,
     load_sweep,
 )
@@ -71,7 +70,7 @@ def test_a_points_name_is_what_it_computes_and_nothing_else(make_sweep):
 def test_a_sweep_loads_back_from_its_folder_wherever_that_is(make_sweep, tmp_path):
     for text in (RANDOM, 'scenario = "minimal"\nrounds = 2\nset.clients.samples = 7\nmeasures = ["mean_delay_s"]\n'):
         sweep = make_sweep(text)
-        (tmp_path / SCENARIO_FILE).write_text(dump_base(sweep))
+        (tmp_path / SCENARIO_FILE).write_text(dump_scenario(sweep.base))
         (tmp_path / SWEEP_FILE).write_text(dump_sweep(sweep))
         assert load_sweep(tmp_path / SWEEP_FILE) == sweep
         assert load_sweep(tmp_path / SWEEP_FILE).digest() == sweep.digest()

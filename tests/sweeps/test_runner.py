@@ -9,9 +9,8 @@ import msgspec
 import pyarrow.parquet
 import pytest
 
-from bdfl.experiment import simulate
+from bdfl.experiment import parallel, simulate
 from bdfl.scheduling.registry import get_scheduler
-from bdfl.sweeps import points as point_module
 from bdfl.sweeps.points import list_points
 from bdfl.sweeps.results import (
     JOURNAL_FILE,
@@ -41,7 +40,7 @@ def break_random(monkeypatch):
 
     def replace(scheduler):
         monkeypatch.setattr(
-            point_module,
+            parallel,
             "get_scheduler",
             lambda name, parameters: scheduler if name == "random" else get_scheduler(name, parameters),
         )

@@ -7,8 +7,7 @@ from bdfl.experiment.run_folder import write_record
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records import InvalidRecord, encode_run
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.tracking import RoundScalars
-from bdfl.tracking.tracker import ChainRounds, NothingToTrack, describe_folder, read_records
+from bdfl.tracking.tracker import ChainRounds, NothingToTrack, RoundScalars, describe_folder, read_records
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis
 from tests.ledger.lying import INITIAL, SIGNERS
 

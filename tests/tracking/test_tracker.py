@@ -9,17 +9,8 @@ from bdfl.experiment import simulate
 from bdfl.plugins import BadFunction
 from bdfl.records import LearningRound
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.tracking import (
-    Outcome,
-    RoundScalars,
-    Tracking,
-    UnknownTracker,
-    open_tracker,
-    parameters_of,
-    track_run,
-    tracked_run,
-    tracker_names,
-)
+from bdfl.tracking import Outcome, Tracking, open_tracker, track_run, tracked_run
+from bdfl.tracking.tracker import RoundScalars, UnknownTracker, parameters_of, tracker_names
 from tests.tracking.recording import Failing, Remembering
 
 SCENARIO = override_scenario(Scenario(name="small", rounds=5), ["clients.count=4", "scheduler.tradeoff=20.0"])

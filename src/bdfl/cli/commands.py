@@ -103,8 +103,7 @@ def solve(
       bdfl solve round.json --scheduler exact
       bdfl solve - --scheduler drc < round.json
     """
-    from bdfl.experiment.simulation import decode_problem
-    from bdfl.experiment.simulation import solve as solve_problem
+    from bdfl.experiment.simulation import decode_problem, solve as solve_problem
     from bdfl.report.tables import tabulate_answer
     from bdfl.scheduling.registry import parse_parameters
 
@@ -189,7 +188,7 @@ def _show_aggregate(
     scenario: "Scenario", trackers: "Mapping[str, Tracker]", *, gaps: bool, out: Path | None, as_json: bool
 ) -> None:
     """Simulate the scenario, print tables or JSON, and write the records into `out` if given."""
-    from bdfl.experiment.run_folder import write_aggregate
+    from bdfl.experiment.run_folder import write_record
     from bdfl.experiment.simulation import simulate_aggregate
     from bdfl.records import encode_aggregate
 
@@ -210,7 +209,7 @@ def _show_aggregate(
         print_out(*tabulate_crowd(record))
     if out is not None:
         with writing_to(out):
-            files = write_aggregate(scenario, record, out)
+            files = write_record(scenario, record, out)
         if not as_json:
             print_files(files)
 

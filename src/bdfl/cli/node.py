@@ -245,8 +245,7 @@ def replay(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
     from bdfl.ledger.sqlite_store import ChainStore
     from bdfl.node.settings import CHAIN_FOLDER
     from bdfl.transports.live.event_log import EVENTS_FILE
-    from bdfl.transports.live.replay import ReplayDiffers
-    from bdfl.transports.live.replay import replay as replay_log
+    from bdfl.transports.live.replay import ReplayDiffers, replay as replay_log
 
     try:
         with ChainStore.open(folder / CHAIN_FOLDER, read_only=True) as store:
@@ -282,8 +281,7 @@ def calibrate(
     """
     from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.scenario.files import find_scenario
-    from bdfl.transports.live.calibration import calibrate as calibrate_machine
-    from bdfl.transports.live.calibration import report_machine
+    from bdfl.transports.live.calibration import calibrate as calibrate_machine, report_machine
     from bdfl.transports.live.training_process import TrainingProcess
 
     chosen = load_live_scenario(find_scenario(scenario))

@@ -100,8 +100,7 @@ def run(
       bdfl run quickstart --track tensorboard:results/board
       bdfl run --resume runs/quickstart-drc-0
     """
-    from bdfl.experiment.training_run import resume as resume_run
-    from bdfl.experiment.training_run import run as run_scenario
+    from bdfl.experiment.training_run import resume as resume_run, run as run_scenario
     from bdfl.scheduling.registry import choose_scheduler
 
     validate_address(engine, address)

@@ -282,8 +282,7 @@ def reproduce(
       bdfl reproduce table4 --data images --schedulers drc --recipe literal
     """
     require("reproducing the paper", "matplotlib")
-    from bdfl.reproduce import Settings, Target, parse_targets
-    from bdfl.reproduce import reproduce as reproduce_target
+    from bdfl.reproduce import Settings, Target, parse_targets, reproduce as reproduce_target
 
     targets = parse_targets(what)
     validate_address(engine, address)
@@ -358,8 +357,7 @@ def _validate_usage(data: Path | None, given: list[str], *, trains: bool) -> Non
 def _train(folder: Path, training: "TrainingSettings") -> "Reproduction":
     from dataclasses import replace
 
-    from bdfl.reproduce import Settings, Target
-    from bdfl.reproduce import reproduce as reproduce_target
+    from bdfl.reproduce import Settings, Target, reproduce as reproduce_target
 
     view = CampaignView()
     try:

@@ -1,6 +1,4 @@
-"""Positions, mobility, attachment to access points, and connectivity (C1).
-
-The graph of clients and access points, and constraint C1 on it.
+"""Positions, mobility, attachment to access points, and the graph of both with its connectivity (C1).
 
 Nodes are the clients, then the access points. A client links to the access point that serves it if that is in range.
 Access points link to each other. Clients link to each other where the scenario allows it.

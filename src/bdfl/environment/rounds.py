@@ -23,7 +23,8 @@ from bdfl.environment.geometry import (
     place_clients,
 )
 from bdfl.radio import channel_gain
-from bdfl.scenario import Choice, Lognormal, Normal, PerClientValue, Scenario, Uniform
+from bdfl.scenario import PerClientValue, Scenario
+from bdfl.scenario.distributions import Drawn
 from bdfl.types import PerClient, PerClientMask
 
 _Element = TypeVar("_Element", bound=np.generic)
@@ -151,7 +152,7 @@ def _draw_rounds(scenario: Scenario, federation: Federation, trace: NDArray[np.f
     for round, position_m in enumerate(places, start=1):
         network = _find_network(scenario, federation, position_m, network)
         attachment, topology = network.attachment, network.topology
-        if _is_redrawn(scenario.energy.budget_j):
+        if isinstance(scenario.energy.budget_j, Drawn) and scenario.energy.budget_j.each_round:
             budget_j = _draw_budget(scenario, federation.num_clients, round)
         yield RoundState(
             round=round,
@@ -205,10 +206,6 @@ def _draw_budget(scenario: Scenario, num_clients: int, round: int) -> PerClient:
     return _freeze(
         draw_values(stream(scenario.seed, Purpose.ENERGY_BUDGET, round), scenario.energy.budget_j, num_clients)
     )
-
-
-def _is_redrawn(value: PerClientValue) -> bool:
-    return isinstance(value, (Uniform, Lognormal, Normal, Choice)) and value.each_round
 
 
 def _freeze(values: NDArray[_Element]) -> NDArray[_Element]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
 from bdfl.experiment.simulation import Draws, draw_run, round_problems
+from bdfl.experiment.statistics import running_mean
 from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.scenario import LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
@@ -196,7 +197,7 @@ def estimate_convergence(
         owed=_bounds(constants, run.num_rounds, run.participation_rate, learning.samples),
         achieved=_bounds(constants, run.num_rounds, run.participation, learning.samples),
         squared_gradient=squared_gradient,
-        measured=_running_mean(squared_gradient),
+        measured=running_mean(squared_gradient),
         unmet=list_unmet(constants, run, learning, scenario),
     )
 
@@ -307,15 +308,6 @@ def _bound(constants: LemmaConstants, rounds: int, rate: PerClient, samples: Per
         for local_updates in (constants.fewest_steps, constants.most_steps)
     )
     return replace(most, initial_loss=fewest.initial_loss)
-
-
-def _running_mean(values: PerRound) -> PerRound:
-    """Mean of the known values up to and including each round, (rounds,); NaN before the first."""
-    known = np.isfinite(values)
-    count = np.cumsum(known)
-    total = np.cumsum(np.where(known, values, 0.0))
-    mean: PerRound = np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
-    return mean
 
 
 def _largest(values: NDArray[np.float64]) -> float:

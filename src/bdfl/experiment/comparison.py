@@ -6,15 +6,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.errors import BdflError
 from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
-from bdfl.experiment.parallel import Group, Progress, map_parallel, prepare_groups
+from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, prepare_groups
 from bdfl.experiment.simulation import draw_run, play
 from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
 from bdfl.records import RunSummary, summarise_run
 from bdfl.scenario import Scenario
 from bdfl.scheduling.problem import Scheduler
-from bdfl.scheduling.registry import BASELINES, choose_scheduler, validate_choices
+from bdfl.scheduling.registry import BASELINES, InvalidChoice, choose_scheduler, validate_choices
 
 PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
 DEFAULT_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")
@@ -22,10 +21,6 @@ FRONTIER_TRADEOFFS = (1.0, 10.0, 50.0, 150.0, 500.0)
 FRONTIER_SEEDS = 3
 
 PerSeed = NDArray[np.float64]  # (seeds,)
-
-
-class InvalidComparison(BdflError):
-    """A comparison without seeds, or with a reference that is not among the schedulers."""
 
 
 class SchedulerResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,16 +99,17 @@ def compare(
     `workers` (default: one per CPU core) changes the run time only, never the result.
     """
     validate_choices(choices)
-    if num_seeds < 1:
-        raise InvalidComparison(f"seeds: {num_seeds} given, at least 1 is needed")
+    seeds = list_seeds(scenario, num_seeds)
     if reference is not None and reference not in choices:
-        raise InvalidComparison(f"reference: {reference!r} given, allowed is one of {', '.join(choices)}")
+        raise InvalidChoice(f"reference: {reference!r} given, allowed is one of {', '.join(choices)}")
     entrants = [choose_scheduler(scenario, choice) for choice in choices]
     swept = [at_tradeoff(entrant, tradeoff) for entrant in _that_weigh(entrants) for tradeoff in frontier_tradeoffs]
-    seeds = [scenario.seed + offset for offset in range(num_seeds)]
     groups = [
-        [msgspec.structs.replace(played, seed=seed) for played in (*entrants, *(swept if few else ()))]
-        for few, seed in zip(_first_few(num_seeds), seeds, strict=True)
+        [
+            msgspec.structs.replace(played, seed=seed)
+            for played in (*entrants, *(swept if seed in seeds[:FRONTIER_SEEDS] else ()))
+        ]
+        for seed in seeds
     ]
     bounded = with_bound and is_bounded(scenario)
     solver = bounding_solver(entrant.scheduler.name for entrant in entrants) if bounded else None
@@ -162,10 +158,6 @@ def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:
     """Return one scenario for each scheduler that is no baseline; those that differ in V alone share a frontier."""
     one_each = {entrant.scheduler.name: entrant for entrant in reversed(entrants)}
     return [entrant for name, entrant in reversed(one_each.items()) if name not in BASELINES]
-
-
-def _first_few(num_seeds: int) -> list[bool]:
-    return [offset < FRONTIER_SEEDS for offset in range(num_seeds)]
 
 
 def _play_seed(task: tuple[Group, Scheduler | None]) -> _Seed:

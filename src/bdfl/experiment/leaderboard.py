@@ -1,27 +1,21 @@
 """Leaderboard of schedulers on the same rounds of each scenario: delay, energy, fairness, accuracy, with intervals."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import inf, isnan
 
 import msgspec
 
-from bdfl.errors import BdflError
 from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
-from bdfl.experiment.parallel import Group, Progress, map_parallel, prepare_groups
+from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, prepare_groups
 from bdfl.experiment.simulation import Draws, draw_run, play
 from bdfl.experiment.statistics import Interval, jain_index, mean_interval, mean_round_energy
-from bdfl.experiment.training_run import RunOptions, open_workers, prepare_run, run_federated
-from bdfl.records import RunRecord
-from bdfl.scenario import Scenario
+from bdfl.experiment.training_run import run_group
+from bdfl.records import RunRecord, RunSummary, summarise_run
+from bdfl.scenario import Scenario, override_scenario
 from bdfl.scenario.schema_learning import HUB_PREFIX
 from bdfl.scheduling.registry import choose_scheduler, scheduler_names, validate_choices
 
 SERVED = 0.05  # mean shortfall of the worst served client up to which a scheduler is ranked
-
-
-class InvalidLeaderboard(BdflError):
-    """A leaderboard without scenarios, with one twice, or without seeds."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +50,11 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
 class _Score(msgspec.Struct, frozen=True):
     """Data of a run kept for a leaderboard."""
 
-    delay_s: float
+    summary: RunSummary
     bound_s: float
     energy_j: float
-    selected: float
-    shortfall: float
     jain: float
     accuracy: float
-    infeasible_rounds: int
 
 
 class _Task(msgspec.Struct, frozen=True):
@@ -91,13 +82,13 @@ def play_leaderboard(
     """
     names = scheduler_names() if choices is None else list(choices)
     validate_choices(names)
-    _validate(scenarios, num_seeds)
+    validate_choices([scenario.name for scenario in scenarios], "scenarios")
     entered = [(scenario, [choose_scheduler(scenario, name) for name in names]) for scenario in scenarios]
     tasks: list[_Task] = []
     for scenario, entrants in entered:
         groups = [
-            [msgspec.structs.replace(entrant, seed=scenario.seed + offset) for entrant in entrants]
-            for offset in range(num_seeds)
+            [msgspec.structs.replace(entrant, seed=seed) for entrant in entrants]
+            for seed in list_seeds(scenario, num_seeds)
         ]
         bounded = with_bound and is_bounded(scenario)
         tasks += [_Task(group, learn and is_at_hand(scenario), bounded) for group in prepare_groups(groups)]
@@ -115,7 +106,7 @@ def play_leaderboard(
                 description=scenario.description,
                 clients=scenario.clients.count,
                 rounds=scenario.rounds,
-                seeds=[scenario.seed + offset for offset in range(num_seeds)],
+                seeds=list_seeds(scenario, num_seeds),
                 is_learned=learn and is_at_hand(scenario),
                 standings=rank(standings),
             )
@@ -148,49 +139,37 @@ def _stand(choice: str, tradeoff: float, scores: Sequence[_Score]) -> Standing:
         known = list(values)
         return None if all(map(isnan, known)) else mean_interval(known)
 
+    summaries = [score.summary for score in scores]
     return Standing(
         scheduler=choice,
         tradeoff=tradeoff,
         rank=None,
-        delay_s=mean_interval([score.delay_s for score in scores]),
+        delay_s=mean_interval([summary.mean_delay_s for summary in summaries]),
         bound_s=over_seeds(score.bound_s for score in scores),
-        above_bound_percent=over_seeds(100.0 * (score.delay_s / score.bound_s - 1.0) for score in scores),
+        above_bound_percent=over_seeds(100.0 * (score.summary.mean_delay_s / score.bound_s - 1.0) for score in scores),
         energy_j=mean_interval([score.energy_j for score in scores]),
-        selected=mean_interval([score.selected for score in scores]),
-        shortfall=mean_interval([score.shortfall for score in scores]),
+        selected=mean_interval([summary.mean_selected for summary in summaries]),
+        shortfall=mean_interval([summary.worst_shortfall for summary in summaries]),
         jain=mean_interval([score.jain for score in scores]),
         accuracy_percent=over_seeds(100.0 * score.accuracy for score in scores),
-        infeasible_rounds=sum(score.infeasible_rounds for score in scores),
+        infeasible_rounds=sum(summary.infeasible_rounds for summary in summaries),
     )
 
 
 def _play_seed(task: _Task) -> list[_Score]:
-    return _learn_seed(task) if task.is_learned else _simulate_seed(task)
-
-
-def _simulate_seed(task: _Task) -> list[_Score]:
-    draws = draw_run(task.group[0][0])
+    """Play one seed: simulated, or learned with shared data and trainer; only the last model is evaluated."""
+    if task.is_learned:
+        learned = run_group([_without_measurements(scenario) for scenario, _ in task.group])
+        accuracies = [run.learning.final_accuracy for run in learned]
+        return _score(task, learned[0].federated.draws, [run.record for run in learned], accuracies)
+    draws = draw_run(task.group[0].scenario)
     runs = [play(scenario, scheduler, draws) for scenario, scheduler in task.group]
     return _score(task, draws, runs, [float("nan")] * len(runs))
 
 
-def _learn_seed(task: _Task) -> list[_Score]:
-    """Play one seed with shared data and trainer; only the last model is evaluated."""
-    scenarios = [_without_measurements(scenario) for scenario, _ in task.group]
-    federated = prepare_run(scenarios[0])
-    options = RunOptions(workers=1, verify=False)
-    with open_workers(federated, options) as trainer:
-        runs = [
-            run_federated(replace(federated, scenario=scenario), trainer, options=options) for scenario in scenarios
-        ]
-    records, accuracies = [run.record for run in runs], [run.learning.final_accuracy for run in runs]
-    return _score(task, federated.draws, records, accuracies)
-
-
 def _without_measurements(scenario: Scenario) -> Scenario:
     """Return the scenario evaluated at its end alone."""
-    learning = msgspec.structs.replace(scenario.learning, evaluate_every=scenario.rounds, gradient_every=0)
-    return msgspec.structs.replace(scenario, learning=learning)
+    return override_scenario(scenario, [f"learning.evaluate_every={scenario.rounds}", "learning.gradient_every=0"])
 
 
 def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Sequence[float]) -> list[_Score]:
@@ -200,25 +179,11 @@ def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Seq
     bounds = {solver: bound_path(scenario, draws, solver) for solver in dict.fromkeys(solvers) if task.with_bound}
     return [
         _Score(
-            run.mean_delay_s,
+            summarise_run(run),
             bounds.get(solver, float("nan")),
             mean_round_energy(run),
-            float(run.num_selected[run.took_place].mean()) if run.took_place.any() else float("nan"),
-            run.worst_shortfall,
             jain_index(run.participation),
             accuracy,
-            run.num_infeasible,
         )
         for run, solver, accuracy in zip(runs, solvers, accuracies, strict=True)
     ]
-
-
-def _validate(scenarios: Sequence[Scenario], num_seeds: int) -> None:
-    if num_seeds < 1:
-        raise InvalidLeaderboard(f"seeds: {num_seeds} given, at least 1 is needed")
-    names = [scenario.name for scenario in scenarios]
-    if not names:
-        raise InvalidLeaderboard("scenarios: none given, at least one is needed")
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
-        raise InvalidLeaderboard(f"scenarios: {repeated[0]!r} given twice, once is allowed")

@@ -59,7 +59,8 @@ class Learner:
         measured, smoothness = self._measure(round)
         results = self._train_all(chain, self._weights)
         weights = self._weights if block.body.is_empty else decode_weights(model, self._trainer.layout)
-        found = self._evaluate(round, weights, block.body.model) if self._is_evaluated(round) else None
+        is_evaluated = round % self._settings.evaluate_every == 0 or round == self._scenario.rounds
+        found = self._evaluate(round, weights, block.body.model) if is_evaluated else None
         spent_micro = {signed.update.client: signed.update.epsilon_micro for signed in block.body.updates}
         row = LearningRound(
             round=round,
@@ -99,9 +100,6 @@ class Learner:
         if len(self._results) > _ROUNDS_REMEMBERED:
             self._results.popitem(last=False)
         return self._results[chain.tip]
-
-    def _is_evaluated(self, round: int) -> bool:
-        return round % self._settings.evaluate_every == 0 or round == self._scenario.rounds
 
     def _evaluate(self, round: int, weights: Vector, model: bytes) -> Evaluation:
         if self._personal is not None:

@@ -2,7 +2,7 @@
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from bdfl.ledger.chain import (
 from bdfl.ledger.chain_params import read_decision, weights_file
 from bdfl.ledger.costs import NANO, to_measure
 from bdfl.ledger.errors import MissingBlob
-from bdfl.ledger.genesis import conditions_of, first_prospect, make_genesis
+from bdfl.ledger.genesis import SIMULATED_TIME_MS, conditions_of, first_prospect, make_genesis
 from bdfl.ledger.schedule import Plan, plan_round
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import OverlayStore, Store, rested_on
@@ -65,9 +65,15 @@ def member_keys(scenario: Scenario) -> list[Signer]:
     return [simulated_signer(scenario.seed, number) for number in range(scenario.clients.count)]
 
 
-def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model: bytes) -> Genesis:
-    """Return the genesis of a run's chain."""
-    keys = [signer.public_key for signer in member_keys(scenario)]
+def run_genesis(
+    scenario: Scenario,
+    draws: Draws,
+    layout: Layout,
+    initial_model: bytes,
+    signers: Sequence[Signer] | None = None,
+    time_ms: int = SIMULATED_TIME_MS,
+) -> Genesis:
+    """Return the genesis of a run's chain, by default with the keys of simulated members."""
     noise_micro = None
     if scenario.privacy.is_on:
         noise_micro = noise_micro_of(scenario, [int(samples) for samples in draws.federation.samples])
@@ -76,10 +82,11 @@ def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model:
         draws.federation,
         draws.participation_rate,
         draws.states[0],
-        keys,
+        [signer.public_key for signer in (member_keys(scenario) if signers is None else signers)],
         layout,
         initial_model,
         noise_micro=noise_micro,
+        time_ms=time_ms,
     )
 
 
@@ -164,16 +171,8 @@ class NetworkRun:
         planned, chain, body = self.plan_next(), self.chain, block.body
         self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._cache)
         self._states.append(apply_block(chain, block, self._cache))
-        record = record_round(
-            self._scenario,
-            planned.problem,
-            planned.state,
-            planned.decision,
-            to_measure(body.queue_nano[: chain.num_members], NANO),
-            delivered_by(block),
-            mined=self._mining(planned, block),
-            prove_gap=False,
-        )
+        queue = to_measure(body.queue_nano[: chain.num_members], NANO)
+        record = record_round(planned, queue, delivered_by(block), mined=self._mining(planned, block))
         self.records.append(record)
         return record
 

@@ -1,8 +1,9 @@
 """Parallel runs on all cores, on shared draws, with the same results for any number of workers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeAlias, TypeVar
+from contextlib import ExitStack
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -12,13 +13,22 @@ from bdfl.processes import count_cores, open_process_pool
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 from bdfl.scheduling.problem import Scheduler
-from bdfl.scheduling.registry import get_scheduler
+from bdfl.scheduling.registry import InvalidChoice, get_scheduler
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Group: TypeAlias = list[tuple[Scenario, Scheduler]]  # on the same draws
 _DRAWN = [key for key in Scenario.__struct_fields__ if key not in ("name", "description", "scheduler")]
 Progress = Callable[[int, int], None]  # tasks done, tasks in all
+
+
+class Entrant(NamedTuple):
+    """A scenario with its scheduler."""
+
+    scenario: Scenario
+    scheduler: Scheduler
+
+
+Group: TypeAlias = list[Entrant]  # on the same draws
 
 
 class InvalidSweep(BdflError):
@@ -45,6 +55,13 @@ def map_runs(
     return map_parallel(_play_and_reduce, tasks, workers=workers, on_progress=on_progress)
 
 
+def list_seeds(scenario: Scenario, num_seeds: int) -> list[int]:
+    """Return the scenario's seed and those after it; raise `InvalidChoice` unless there is at least one."""
+    if num_seeds < 1:
+        raise InvalidChoice(f"seeds: {num_seeds} given, at least 1 is needed")
+    return [scenario.seed + offset for offset in range(num_seeds)]
+
+
 def prepare_groups(groups: Sequence[Sequence[Scenario]]) -> list[Group]:
     """Look up the scheduler of every scenario once; errors are raised before any work."""
     found: dict[bytes, Scheduler] = {}
@@ -54,13 +71,18 @@ def prepare_groups(groups: Sequence[Sequence[Scenario]]) -> list[Group]:
         for scenario in scenarios:
             if any(getattr(scenario, key) != getattr(scenarios[0], key) for key in _DRAWN):
                 raise InvalidSweep(f"scenario {scenario.name!r}: differs from its group in more than its scheduler")
-            choice = scenario.scheduler
-            key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
-            if key not in found:
-                found[key] = get_scheduler(choice.name, choice.parameters)
-            group.append((scenario, found[key]))
+            group.append(enter(scenario, found))
         prepared.append(group)
     return prepared
+
+
+def enter(scenario: Scenario, known: dict[bytes, Scheduler]) -> Entrant:
+    """Return the scenario with its scheduler, which is looked up once and then `known`."""
+    choice = scenario.scheduler
+    key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
+    if key not in known:
+        known[key] = get_scheduler(choice.name, choice.parameters)
+    return Entrant(scenario, known[key])
 
 
 def map_parallel(
@@ -75,31 +97,28 @@ def map_parallel(
     Results do not depend on the number of workers. Tasks and results are sent between processes, so `function` must be
     one of a module.
     """
-    if workers is not None and workers < 1:
-        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
+    validate_workers(workers)
+    num_workers = min(workers or count_cores(), len(tasks))
     results: list[Result] = []
-    for result in _in_order(function, tasks, workers):
-        results.append(result)
-        if on_progress is not None:
-            on_progress(len(results), len(tasks))
+    with ExitStack() as stack:
+        found: Iterable[Result] = map(function, tasks)
+        if num_workers > 1:
+            threads = max(1, count_cores() // num_workers)
+            found = stack.enter_context(open_process_pool(num_workers, threads=threads)).map(function, tasks)
+        try:
+            for result in found:
+                results.append(result)
+                if on_progress is not None:
+                    on_progress(len(results), len(tasks))
+        except BrokenProcessPool:
+            raise SweepFailed("a process ended by itself (killed, or out of memory); fewer workers may help") from None
     return results
 
 
-def _in_order(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None) -> Iterator[Result]:
-    num_workers = min(workers or count_cores(), len(tasks))
-    if num_workers <= 1:
-        return map(function, tasks)
-    return _spread(function, tasks, num_workers, threads=max(1, count_cores() // num_workers))
-
-
-def _spread(
-    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, *, threads: int
-) -> Iterator[Result]:
-    with open_process_pool(workers, threads=threads) as executor:
-        try:
-            yield from executor.map(function, tasks)
-        except BrokenProcessPool:
-            raise SweepFailed("a process ended by itself (killed, or out of memory); fewer workers may help") from None
+def validate_workers(workers: int | None) -> None:
+    """Raise `InvalidSweep` for a number of workers below one."""
+    if workers is not None and workers < 1:
+        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
 
 
 def _play_and_reduce(task: tuple[Group, Callable[[RunRecord], Result]]) -> list[Result]:

@@ -6,28 +6,23 @@ partitioned).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import msgspec
 import numpy as np
 
 from bdfl.aggregation import get_aggregator, min_updates
-from bdfl.errors import BdflError
-from bdfl.experiment.parallel import Progress, map_parallel
+from bdfl.experiment.parallel import Progress, list_seeds, map_parallel
 from bdfl.experiment.statistics import Interval, mean_interval
-from bdfl.experiment.training_run import RunOptions, open_workers, prepare_run, run_federated
-from bdfl.scenario import Adversaries, Aggregation, Behaviour, PartitionMethod, Scenario
+from bdfl.experiment.training_run import run_group
+from bdfl.scenario import Adversaries, Aggregation, Behaviour, PartitionMethod, Scenario, override_scenario
+from bdfl.scheduling.registry import InvalidChoice, validate_choices
 
 BORNE_POINTS = 2.0  # a rule withstands an attack if it ends at most this far below the clean run
 VISIBLE_POINTS = 10.0  # the mean fails visibly if it ends at least this far below
 SKEWED_DIRICHLET = 0.5
 MEAN = "mean"
 RULES = (MEAN, "median", "trimmed-mean", "krum", "multi-krum", "minimum-diameter")
-
-
-class InvalidPoisoning(BdflError):
-    """A campaign without seeds or adversaries, or with an unknown attack."""
 
 
 class Attack(msgspec.Struct, frozen=True):
@@ -128,13 +123,16 @@ def play_poisoning(
     robust rule is configured for the number of adversaries, or for as many as it can tolerate if all clients train.
     `workers` (default: one per core) changes the run time only, never the result.
     """
-    _validate(scenario, num_seeds, attacks, rules)
+    seeds = list_seeds(scenario, num_seeds)
+    validate_choices([show_attack(attack) for attack in attacks], "attacks")
+    validate_choices(rules, "rules")
+    if not scenario.adversaries.members:
+        raise InvalidChoice("adversaries.members: none given, expected the clients that poison the model")
     num_adversaries = len(set(scenario.adversaries.members))
     choices = [choose_rule(name, scenario.clients.count, num_adversaries) for name in dict.fromkeys((MEAN, *rules))]
     for choice in choices:
         get_aggregator(Aggregation(rule=choice.name, faulty=choice.faulty))  # raises before any work
     partitions = [PartitionMethod.IID, PartitionMethod.DIRICHLET]
-    seeds = [scenario.seed + offset for offset in range(num_seeds)]
     played = list(product(partitions, (CLEAN, *attacks), seeds))
     tasks = [
         [poisoned_scenario(scenario, partition, attack, choice, seed) for choice in choices]
@@ -171,7 +169,7 @@ def parse_attacks(text: str) -> list[Attack]:
         name, colon, strength = piece.partition(":")
         kinds = [kind for kind in known if kind.value == name]
         if not kinds:
-            raise InvalidPoisoning(f"attacks: {name!r} given, expected some of {', '.join(known)}")
+            raise InvalidChoice(f"attacks: {name!r} given, expected some of {', '.join(known)}")
         usual = known[kinds[0]]
         found.append(Attack(usual.kind, _parse_strength(piece, strength, usual)) if colon else usual)
     return found
@@ -248,52 +246,34 @@ def poisoned_scenario(
     scenario: Scenario, partition: PartitionMethod, attack: Attack, rule: RuleChoice, seed: int
 ) -> Scenario:
     """Return the scenario of one run of the campaign."""
-    adversaries = Adversaries(kind=attack.kind, members=scenario.adversaries.members)
-    if attack.strength is not None:
-        adversaries = msgspec.structs.replace(adversaries, strength=attack.strength)
-    return msgspec.structs.replace(
+    strength = Adversaries().strength if attack.strength is None else attack.strength
+    return override_scenario(
         scenario,
-        seed=seed,
-        partition=msgspec.structs.replace(scenario.partition, method=partition, dirichlet=SKEWED_DIRICHLET),
-        learning=msgspec.structs.replace(
-            scenario.learning,
-            aggregation=msgspec.structs.replace(scenario.learning.aggregation, rule=rule.name, faulty=rule.faulty),
-        ),
-        adversaries=adversaries,
+        [
+            f"seed={seed}",
+            f"partition.method={partition}",
+            f"partition.dirichlet={SKEWED_DIRICHLET}",
+            f"learning.aggregation.rule={rule.name}",
+            f"learning.aggregation.faulty={rule.faulty}",
+            f"adversaries.kind={attack.kind}",
+            f"adversaries.strength={strength}",
+        ],
     )
 
 
 def _play_rules(scenarios: Sequence[Scenario]) -> list[list[float]]:
     """Accuracies of runs that differ in their rule alone: data and trainer are shared."""
-    federated = prepare_run(scenarios[0])
-    options = RunOptions(workers=1, verify=False)
-    with open_workers(federated, options) as trainer:
-        runs = [
-            run_federated(replace(federated, scenario=scenario), trainer, options=options) for scenario in scenarios
-        ]
-    return [[value for value in run.learning.accuracy.tolist() if np.isfinite(value)] for run in runs]
+    accuracies = [run.learning.accuracy for run in run_group(scenarios)]
+    return [accuracy[np.isfinite(accuracy)].tolist() for accuracy in accuracies]
 
 
 def _parse_strength(piece: str, text: str, usual: Attack) -> float:
     if usual.strength is None:
-        raise InvalidPoisoning(f"attacks: {piece!r} given, {usual.kind.value} has no strength")
+        raise InvalidChoice(f"attacks: {piece!r} given, {usual.kind.value} has no strength")
     try:
         strength = float(text)
     except ValueError:
         strength = 0.0
     if not 0.0 < strength < float("inf"):
-        raise InvalidPoisoning(f"attacks: {piece!r} given, expected a strength above 0 after the colon")
+        raise InvalidChoice(f"attacks: {piece!r} given, expected a strength above 0 after the colon")
     return strength
-
-
-def _validate(scenario: Scenario, num_seeds: int, attacks: Sequence[Attack], rules: Sequence[str]) -> None:
-    if num_seeds < 1:
-        raise InvalidPoisoning(f"seeds: {num_seeds} given, at least 1 is needed")
-    if not scenario.adversaries.members:
-        raise InvalidPoisoning("adversaries.members: none given, expected the clients that poison the model")
-    for what, given in (("attacks", [show_attack(attack) for attack in attacks]), ("rules", list(rules))):
-        if not given:
-            raise InvalidPoisoning(f"{what}: none given, at least one is needed")
-        repeated = [name for name in given if given.count(name) > 1]
-        if repeated:
-            raise InvalidPoisoning(f"{what}: {repeated[0]!r} given twice, once is allowed")

@@ -1,13 +1,10 @@
-"""The folder of a run and of records: layout, journal, lock.
-
-The folder of a run: its scenario, a journal of the completed rounds, and their chain.
+"""The folder of a run: its scenario, a journal of the completed rounds, and their chain; or records without a chain.
 
 The journal has one JSON document per line: a header, then a row per round. A round is complete once its line is; its
 block, with all models, is in the chain before. So an interruption loses at most the current round.
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +43,7 @@ _Line = TypeVar("_Line")
 
 
 class BadRunFolder(BdflError):
-    """A run folder that is missing, in use, damaged, or of another run."""
+    """A run folder that is missing, in use, damaged, of another run, or with other contents."""
 
 
 @dataclass(eq=False)
@@ -152,11 +149,6 @@ def open_run_folder(path: Path, allowed: frozenset[str] = frozenset()) -> Iterat
         yield RunFolder(path, scenario, header, rounds)
 
 
-def digest(data: bytes) -> str:
-    """SHA-256 (hex)."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]:
     """Read the header of a journal and its rounds without a torn last line; None and empty if there is none yet."""
     if not path.exists():
@@ -164,10 +156,11 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
     lines = complete_lines(_read_journal(path))
     if not lines:
         return None, []
-    header = _decode_line(path, lines, 0, JournalHeader)
+    header = decode_line(path, lines[0], 1, JournalHeader, BadRunFolder)
     if header.format != FORMAT:
         raise BadRunFolder(f"{path}: {other_format(header.format, FORMAT)}")
-    rounds = [_decode_line(path, lines, number, LearningRound) for number in range(1, len(lines))]
+    told = enumerate(lines[1:], start=2)
+    rounds = [decode_line(path, line, number, LearningRound, BadRunFolder) for number, line in told]
     for number, row in enumerate(rounds, start=1):
         if row.round != number:
             raise BadRunFolder(f"{path}: line {number + 1} is round {row.round}, round {number} expected")
@@ -188,11 +181,12 @@ def _read_journal(path: Path) -> bytes:
         raise BadRunFolder(f"{path}: {error.strerror}, a journal expected") from None
 
 
-def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Line]) -> _Line:
+def decode_line(path: Path, line: bytes, number: int, kind: type[_Line], refusal: type[BdflError]) -> _Line:
+    """Decode a line of a journal; raise `refusal` with its number if it is damaged."""
     try:
-        return msgspec.json.decode(lines[number], type=kind)
+        return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRunFolder(f"{path}: line {number + 1} is damaged: {one_line(error)}") from None
+        raise refusal(f"{path}: line {number} is damaged: {one_line(error)}") from None
 
 
 def _taken(path: Path) -> BadRunFolder:
@@ -201,45 +195,32 @@ def _taken(path: Path) -> BadRunFolder:
 
 # The folder of a simulated run without a chain: its scenario and its records.
 
-_OTHERS = ("journal.jsonl", "network.json", "chain")  # contents of other kinds of folders
-
-
-class BadRecordFolder(BdflError):
-    """A folder with other contents."""
+_OTHERS = (JOURNAL_FILE, "network.json", CHAIN_FOLDER)  # contents of other kinds of folders
 
 
 def refuse_run_folder(folder: Path) -> None:
-    """Raise `BadRecordFolder` if records would replace those of a run with a chain."""
+    """Raise `BadRunFolder` if records would replace those of a run with a chain."""
     for name in _OTHERS:
         if (folder / name).exists():
-            raise BadRecordFolder(f"{folder}: holds a {name}, a folder of its own expected")
+            raise BadRunFolder(f"{folder}: holds a {name}, a folder of its own expected")
 
 
-def write_record(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
+def write_record(scenario: Scenario, record: RunRecord | AggregateRecord, folder: Path) -> list[Path]:
     """Write the scenario, and the records if pyarrow is installed; return the files written."""
     refuse_run_folder(folder)
-    return write_record_files(scenario, run, folder)
+    return write_record_files(scenario, record, folder)
 
 
-def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
+def write_record_files(scenario: Scenario, record: RunRecord | AggregateRecord, folder: Path) -> list[Path]:
     """Write the same files without checking the folder, for callers that own its chain."""
     path = write_scenario(scenario, folder)
     try:
-        from bdfl.records.parquet import write_parquet
+        from bdfl.records.parquet import write_crowd_parquet, write_parquet
     except ImportError:
         return [path]
-    return [path, *write_parquet(run, None, folder)]
-
-
-def write_aggregate(scenario: Scenario, record: AggregateRecord, folder: Path) -> list[Path]:
-    """Write a run of too many clients for full records; otherwise as `write_record`."""
-    refuse_run_folder(folder)
-    path = write_scenario(scenario, folder)
-    try:
-        from bdfl.records.parquet import write_crowd_parquet
-    except ImportError:
-        return [path]
-    return [path, *write_crowd_parquet(record, folder)]
+    if isinstance(record, AggregateRecord):
+        return [path, *write_crowd_parquet(record, folder)]
+    return [path, *write_parquet(record, None, folder)]
 
 
 def write_scenario(scenario: Scenario, folder: Path) -> Path:

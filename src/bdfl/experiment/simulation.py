@@ -92,9 +92,7 @@ class PlannedRound:
     def settle(self, delivered: PerClientMask, *, prove_gap: bool = False) -> RoundRecord:
         """Record the round; clients that `delivered` an update count as participants."""
         self.next_queue = next_queue(self.problem.queue, self.problem.participation_rate, delivered)
-        return record_round(
-            self.scenario, self.problem, self.state, self.decision, self.next_queue, delivered, prove_gap=prove_gap
-        )
+        return record_round(self, self.next_queue, delivered, prove_gap=prove_gap)
 
 
 def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Iterator[PlannedRound]:
@@ -169,14 +167,11 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
 
 
 def record_round(
-    scenario: Scenario,
-    problem: RoundProblem,
-    state: RoundState,
-    decision: Decision,
+    planned: PlannedRound,
     queue: PerClient,
     delivered: PerClientMask,
     *,
-    prove_gap: bool,
+    prove_gap: bool = False,
     mined: tuple[float, int] | None = None,
 ) -> RoundRecord:
     """Record a round: the cost of the decision, computed by the checker, and the queues after it (`queue`).
@@ -184,6 +179,7 @@ def record_round(
     A client that trained pays for it even if it `delivered` no update; the drift counts deliveries. `mined` is the
     mining time (s) and the winner, if sampled and already known.
     """
+    scenario, problem, state, decision = planned.scenario, planned.problem, planned.state, planned.decision
     outcome = evaluate(problem, decision)
     bounded = prove_bound(problem, decision) if prove_gap else decision
     gap = optimality_gap(problem, outcome, bounded.bound)
@@ -337,25 +333,17 @@ def decode_problem(text: bytes) -> RoundProblem:
         message, _, place = str(error).partition(" - at `$")
         where = place.rstrip("`").lstrip(".")
         raise InvalidProblem(f"{where or 'problem'}: {message[:1].lower()}{message[1:]}") from error
-    clients = document.clients
-    power_w = _column(clients, "power_w")
-    power_max_w = _column(clients, "power_max_w")
+    columns = {name: _column(document.clients, name) for name in ClientProblem.__struct_fields__}
+    columns["power_max_w"] = np.where(np.isnan(columns["power_max_w"]), columns["power_w"], columns["power_max_w"])
+    for name in ("cpu_max_hz", "mining_max_hz"):
+        columns[name] = np.nan_to_num(columns[name], nan=np.inf)
     return make_problem(
         min_clients=document.min_clients,
         tradeoff=document.tradeoff,
         work_cycles=document.work_cycles,
         bandwidth_hz=document.bandwidth_hz,
         noise_w_per_hz=document.noise_w_per_hz,
-        queue=_column(clients, "queue"),
-        cycles=_column(clients, "cycles"),
-        capacitance=_column(clients, "capacitance"),
-        energy_budget_j=_column(clients, "energy_budget_j"),
-        gain=_column(clients, "gain"),
-        power_w=power_w,
-        power_max_w=np.where(np.isnan(power_max_w), power_w, power_max_w),
-        model_bits=_column(clients, "model_bits"),
-        cpu_max_hz=np.nan_to_num(_column(clients, "cpu_max_hz"), nan=np.inf),
-        mining_max_hz=np.nan_to_num(_column(clients, "mining_max_hz"), nan=np.inf),
+        **columns,  # type: ignore[arg-type]  # arguments that are no columns have their defaults
     )
 
 

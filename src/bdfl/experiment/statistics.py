@@ -51,8 +51,12 @@ def mean_backlog(record: RunRecord) -> PerRound:
 
 
 def running_mean(values: PerRound) -> PerRound:
-    """Mean of all values up to and including each round, (rounds,)."""
-    return np.cumsum(values) / np.arange(1, len(values) + 1)
+    """Mean of the known values up to and including each round, (rounds,); NaN before the first."""
+    known = np.isfinite(values)
+    count = np.cumsum(known)
+    total = np.cumsum(np.where(known, values, 0.0))
+    mean: PerRound = np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
+    return mean
 
 
 def jain_index(values: PerClient) -> float:

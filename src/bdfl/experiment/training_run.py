@@ -1,7 +1,8 @@
 """A training run: prepare data and trainer, play the rounds, evaluate, settle the records."""
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +21,6 @@ from bdfl.experiment.run_folder import (
     BadRunFolder,
     RunFolder,
     create_run_folder,
-    digest,
     open_run_folder,
     refuse_existing,
     verify_chain,
@@ -244,7 +244,7 @@ def _make_header(federated: Federated, trainer: Trainer, initial_model: bytes) -
         scenario_digest=facts["scenario_digest"],
         data_digest=facts["data_digest"],
         num_parameters=trainer.layout.num_parameters,
-        initial_model=digest(initial_model),
+        initial_model=hashlib.sha256(initial_model).hexdigest(),
         initial_accuracy=or_none(found.accuracy),
         initial_loss=or_none(found.loss),
     )
@@ -339,6 +339,13 @@ def run_federated(
         raise
     finalize(made, rmtree, path, ignore_errors=True)
     return made
+
+
+def run_group(scenarios: Sequence[Scenario]) -> list[Run]:
+    """Run scenarios that share their data and draws in this process, without verifying their chains."""
+    federated, options = prepare_run(scenarios[0]), RunOptions(workers=1, verify=False)
+    with open_workers(federated, options) as trainer:
+        return [run_federated(replace(federated, scenario=scenario), trainer, None, options) for scenario in scenarios]
 
 
 def resume(path: Path, allowed: frozenset[str] = frozenset(), options: RunOptions = _DEFAULT) -> Run:

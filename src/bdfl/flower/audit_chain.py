@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from bdfl.errors import BdflError
-from bdfl.experiment.network_run import drawn_conditions, member_keys, run_toolbox
+from bdfl.experiment.network_run import drawn_conditions, member_keys, run_genesis, run_toolbox
 from bdfl.experiment.simulation import Draws
 from bdfl.identity import Meaning, Signer
 from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
@@ -31,7 +31,7 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.chain import apply_block, start_chain
 from bdfl.ledger.chain_params import read_decision, weights_file
-from bdfl.ledger.genesis import SIMULATED_TIME_MS, make_genesis
+from bdfl.ledger.genesis import SIMULATED_TIME_MS
 from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.rules import make_body, make_header
 from bdfl.ledger.sqlite_store import ChainStore
@@ -83,17 +83,8 @@ class ServerChain:
         self._scenario = scenario
         self._signers = signers
         initial = encode_weights(initial_weights, layout)
-        keys = [signer.public_key for signer in signers]
-        genesis = make_genesis(
-            scenario,
-            draws.federation,
-            draws.participation_rate,
-            draws.states[0],
-            keys,
-            layout,
-            initial,
-            time_ms=SIMULATED_TIME_MS if is_simulated else _read_wall_clock(),
-        )
+        time_ms = SIMULATED_TIME_MS if is_simulated else _read_wall_clock()
+        genesis = run_genesis(scenario, draws, layout, initial, signers, time_ms)
         self._cache = run_toolbox(scenario, len(initial))
         self._state = start_chain(genesis, self._cache)
         self._certificate: Certificate = ()  # of the tip

@@ -1,6 +1,4 @@
-"""Scheduled rounds of a Flower server, and the assignment of its nodes to clients.
-
-Conversion of Flower's named arrays, in numpy's format, to a flat model.
+"""Scheduled rounds of a Flower server, the assignment of its nodes to clients, and Flower's arrays as a flat model.
 
 Data from clients are untrusted until checked: first the size, then the form, then the numbers.
 """
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from bdfl.aggregation import Update, aggregate, get_aggregator, min_updates
 from bdfl.errors import BdflError, one_line
-from bdfl.experiment.run_folder import BadRecordFolder, write_record_files, write_scenario
+from bdfl.experiment.run_folder import BadRunFolder, write_record_files, write_scenario
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds, draw_run, play_rounds
 from bdfl.flower.audit_chain import ServerChain, server_keys
 from bdfl.learning.flower_clients import ArrayForm, BadArrays, form_of
@@ -108,7 +106,7 @@ class ScheduledRounds:
         self._server = settings_of(scenario.learning.aggregation)
         self._state: ModelState | None = None  # of the server, where it has an optimizer
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadRecordFolder(f"{folder}: exists already and is not empty, a new folder expected")
+            raise BadRunFolder(f"{folder}: exists already and is not empty, a new folder expected")
         self.scenario = scenario
         self.draws = draw_run(scenario) if draws is None else draws
         self._rounds = play_rounds(scenario, scheduler, self.draws)
@@ -184,7 +182,8 @@ class ScheduledRounds:
         if planned is None or planned.state.round != round:
             asked = "none is planned" if planned is None else f"round {planned.state.round} is planned"
             raise OutOfTurn(f"round {round} to be settled, {asked}")
-        counted = {client: trained[client] for client in planned.clients if is_counted(trained.get(client))}
+        arrived = [client for client in planned.clients if client in trained and is_finite(trained[client])]
+        counted = {client: trained[client] for client in arrived}
         weights = self._aggregate(counted) if self._chain is None else self._chain.append(counted)
         delivered: PerClientMask = np.zeros(self.scenario.clients.count, dtype=np.bool_)
         delivered[list(counted)] = True
@@ -233,11 +232,6 @@ class ScheduledRounds:
         self._state = take_step(self._server, self._state, aggregated)
         weights: Vector = self._state[0]
         return weights
-
-
-def is_counted(weights: Vector | None) -> bool:
-    """Return whether these weights can be aggregated."""
-    return weights is not None and is_finite(weights)
 
 
 # Assignment of Flower's nodes to the scenario's clients.

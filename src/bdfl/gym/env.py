@@ -23,7 +23,7 @@ from bdfl.records import RoundRecord, RunRecord
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.baselines import decide_initial, initial_cpu
-from bdfl.scheduling.drc import exchange_time, settle_iterate, start_round
+from bdfl.scheduling.drc import decide_at, exchange_time, settle_iterate, start_round
 from bdfl.scheduling.exact import best_frequencies, earliest_exchange
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.types import PerClient, PerClientMask
@@ -45,13 +45,6 @@ class Frequencies(StrEnum):
 
     EXACT = "exact"  # the optimal ones for that set
     DRC = "drc"  # those of the paper's algorithm, which do not depend on the set
-
-
-def action_space(form: Form, num_clients: int) -> spaces.Space[Action]:
-    """Return the action space of that form."""
-    if form is Form.SET:
-        return spaces.MultiBinary(num_clients)
-    return spaces.Box(-1.0, 1.0, shape=(3 * num_clients,), dtype=np.float32)
 
 
 def wanted_set(num_clients: int, action: Action) -> PerClientMask:
@@ -84,27 +77,13 @@ def project_set(wanted: PerClientMask, earliest_s: PerClient, min_clients: int) 
     return selected
 
 
-def earliest_time(problem: RoundProblem, form: Form, frequencies: Frequencies) -> PerClient:
-    """Earliest time (s) at which each client can have trained and uploaded, (clients,); infinity if it cannot train."""
-    if form is Form.SET and frequencies is Frequencies.EXACT:
-        return earliest_exchange(problem)
-    start = start_round(problem)
-    return exchange_time(problem, start, start.cpu_hz)
-
-
 def _decide_drc(problem: RoundProblem, wanted: PerClientMask) -> Decision:
     start = start_round(problem)
     if start.reason is not None:
         return infeasible_decision(problem, start.reason)
     iterate, iterations = settle_iterate(problem, start)
     selected = project_set(wanted, exchange_time(problem, start, iterate.cpu_hz), problem.min_clients)
-    return Decision(
-        selected=selected,
-        cpu_hz=np.where(selected, iterate.cpu_hz, 0.0),
-        mining_hz=iterate.mining_hz,
-        power_w=np.where(selected, problem.power_w, 0.0),
-        iterations=iterations,
-    )
+    return decide_at(problem, selected, iterate.cpu_hz, iterate.mining_hz, iterations=iterations)
 
 
 def _decide_frequencies(problem: RoundProblem, wanted: PerClientMask, action: NDArray[np.float64]) -> Decision:
@@ -129,33 +108,7 @@ def _decide_frequencies(problem: RoundProblem, wanted: PerClientMask, action: ND
 
 Observation = NDArray[np.float32]
 
-COLUMNS = ("channel", "queue", "budget", "speed")
-
-
-def observation_space(num_clients: int) -> spaces.Space[Any]:
-    """Four blocks of one number per client, in the order of `COLUMNS`."""
-    return spaces.Box(0.0, 1.0, shape=(len(COLUMNS) * num_clients,), dtype=np.float32)
-
-
-def observe(problem: RoundProblem, earliest_s: PerClient, usual_budget_j: float) -> Observation:
-    """Observe the round in four blocks, each x / (1 + x) of a measured value, hence within 0 to 1.
-
-    `channel`: spectral efficiency of the uplink (bit/s/Hz); `queue`: Z_i; `budget`: E_i in units of `usual_budget_j`;
-    `speed`: 1 / `earliest_s`, the earliest completion of the client (s), so 0 for one that cannot train.
-    """
-    rate = uplink_rate(problem.bandwidth_hz, problem.power_w, problem.gain, problem.noise_w_per_hz)
-    scale_j = max(usual_budget_j, float(np.finfo(np.float64).tiny))
-    columns = [
-        _squash(rate / problem.bandwidth_hz),
-        _squash(problem.queue),
-        problem.energy_budget_j / (scale_j + problem.energy_budget_j),
-        1.0 / (1.0 + earliest_s),
-    ]
-    return np.concatenate(columns).astype(np.float32)
-
-
-def _squash(values: PerClient) -> PerClient:
-    return values / (1.0 + values)
+COLUMNS = ("channel", "queue", "budget", "speed")  # blocks of one number per client
 
 
 # A run as an episode: a step is a round, and the reward is minus its drift-plus-penalty objective.
@@ -195,9 +148,14 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         self.form = _choose(Form, "form", form)
         self.frequencies = _choose(Frequencies, "frequencies", frequencies)
         num_clients = self.scenario.clients.count
-        self.observation_space = observation_space(num_clients)
-        self.action_space = action_space(self.form, num_clients)
-        self._usual_budget_j = _usual_budget(self.scenario)
+        self.observation_space = spaces.Box(0.0, 1.0, shape=(len(COLUMNS) * num_clients,), dtype=np.float32)
+        self.action_space = (
+            spaces.MultiBinary(num_clients)
+            if self.form is Form.SET
+            else spaces.Box(-1.0, 1.0, shape=(3 * num_clients,), dtype=np.float32)
+        )
+        one_round = msgspec.structs.replace(self.scenario, rounds=1)
+        self._usual_budget_j = float(np.mean(draw_run(one_round).states[0].energy_budget_j))  # of its own seed
         self._draws: Draws | None = None
         self._drawn: list[RoundProblem] = []
         self._queue: PerClient = np.zeros(num_clients)
@@ -268,14 +226,27 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         return self._observe(), reward, False, len(self._rounds) == len(self._drawn), info
 
     def _observe(self) -> Observation:
+        """Observe the round in four blocks, each x / (1 + x) of a measured value, hence within 0 to 1.
+
+        `channel`: spectral efficiency of the uplink (bit/s/Hz); `queue`: Z_i; `budget`: E_i in units of the usual
+        budget; `speed`: 1 / the earliest completion of the client (s), so 0 for one that cannot train.
+        """
         problem = self.problem
-        return observe(problem, earliest_time(problem, self.form, self.frequencies), self._usual_budget_j)
-
-
-def _usual_budget(scenario: Scenario) -> float:
-    """Mean budget (J) in the first round of the scenario's own seed: the unit of observed budgets."""
-    one_round = msgspec.structs.replace(scenario, rounds=1)
-    return float(np.mean(draw_run(one_round).states[0].energy_budget_j))
+        if self.form is Form.SET and self.frequencies is Frequencies.EXACT:
+            earliest_s = earliest_exchange(problem)
+        else:
+            start = start_round(problem)
+            earliest_s = exchange_time(problem, start, start.cpu_hz)
+        rate = uplink_rate(problem.bandwidth_hz, problem.power_w, problem.gain, problem.noise_w_per_hz)
+        efficiency = rate / problem.bandwidth_hz
+        scale_j = max(self._usual_budget_j, float(np.finfo(np.float64).tiny))
+        columns = [
+            efficiency / (1.0 + efficiency),
+            problem.queue / (1.0 + problem.queue),
+            problem.energy_budget_j / (scale_j + problem.energy_budget_j),
+            1.0 / (1.0 + earliest_s),
+        ]
+        return np.concatenate(columns).astype(np.float32)
 
 
 def _choose(kind: type[_Choice], name: str, given: str) -> _Choice:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bdfl.environment import Purpose, stream
 from bdfl.learning.dataset import DataSet
@@ -74,12 +73,8 @@ def _bend(scenario: Scenario, parent: Vector, round: int, client: int, weights: 
             rng = stream(scenario.seed, Purpose.ATTACK, round, client)
             spread = np.sqrt(np.mean(np.square(learned)))
             sent = start + strength * spread * rng.standard_normal(len(start))
-    return _to_float32(sent)
-
-
-def _to_float32(values: NDArray[np.float64]) -> Vector:
-    """Clip to the range of float32: receivers reject infinities, which would be another behaviour."""
-    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
+    # Receivers reject infinities, which would be another behaviour.
+    return np.clip(sent, -_LARGEST, _LARGEST).astype(np.float32)
 
 
 def _first_honest(results: Sequence[LocalResult], members: frozenset[int]) -> LocalResult | None:

@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import require
-from bdfl.learning.dataset import BadData, DataSet, default_cache, make_data_set
+from bdfl.learning.dataset import (
+    BadData as BadData,
+    DataSet as DataSet,
+    default_cache as default_cache,
+    make_data_set as make_data_set,
+)
 from bdfl.learning.image_files import load_folder, load_hub
 from bdfl.plugins import BadFunction, find_function, importing_from_here, show_exception
 from bdfl.scenario import DataChoice, Normalisation
@@ -97,8 +102,6 @@ def load_own(name: str) -> DataSet:
 
 
 # Data sets by the name given in a scenario.
-
-__all__ = ["SOURCES", "BadData", "DataSet", "default_cache", "load_data", "make_data_set"]
 
 SOURCES = {
     "digits": "1,797 handwritten digits, 8x8, with scikit-learn: nothing to download",

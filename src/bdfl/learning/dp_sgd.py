@@ -1,6 +1,4 @@
-"""DP-SGD: per-sample clipping, Gaussian noise and its source.
-
-Differentially private training of one client: DP-SGD [Abadi16] with Opacus.
+"""Differentially private training of one client: DP-SGD [Abadi16] with Opacus, and its sources of noise.
 
 Each step takes every sample independently with the same probability, clips its gradient to `max_grad_norm`, and adds
 noise of `noise_multiplier` times that to the sum. The sum is divided by the expected number of samples, not by the

@@ -18,7 +18,7 @@ from bdfl.scenario.distributions import Parameter
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, Message, RecordDict
-    from flwr.client import Client, NumPyClient
+    from flwr.client import NumPyClient
     from flwr.clientapp import ClientApp
 
 
@@ -254,7 +254,7 @@ class FunctionApp:
         answer = _send(self._app, place, "get_parameters", {}, {"getparametersins.config": dict(place.config)})
         if answer.config_records["getparametersres.status"]["code"] != 0:
             return None
-        return name_arrays(answer.array_records["getparametersres.parameters"].to_numpy_ndarrays())
+        return name_arrays(answer.array_records["getparametersres.parameters"].to_numpy_ndarrays()) or None
 
     def fit(self, place: Place, round: int, arrays: Arrays) -> FitResult:
         config = {"fitins.config": message_config(place, round)}
@@ -389,15 +389,43 @@ class FunctionClient:
         self._function = function
 
     def initial(self, place: Place) -> Arrays | None:
-        from flwr.client import NumPyClient
-
-        client = self._make(place)
-        if type(client).get_parameters is NumPyClient.get_parameters:
-            return None
-        return name_arrays(client.get_parameters(dict(place.config))) or None
+        return self._make(place).initial(place)
 
     def fit(self, place: Place, round: int, arrays: Arrays) -> FitResult:
-        answer = self._make(place).fit(list(arrays.values()), message_config(place, round))
+        return self._make(place).fit(place, round, arrays)
+
+    def evaluate(self, place: Place, round: int, arrays: Arrays) -> Judged | None:
+        return self._make(place).evaluate(place, round, arrays)
+
+    def _make(self, place: Place) -> FlowerClient:
+        from flwr.client import Client, NumPyClient
+        from flwr.clientapp import ClientApp
+
+        asks_for_number = _asks_for_number(self._function)  # the API before contexts
+        client = self._function(str(place.client) if asks_for_number else make_context(place))
+        inner = getattr(client, "numpy_client", client)  # as wrapped by to_client: avoids serialising arrays
+        if isinstance(inner, NumPyClient):
+            return _ArraysClient(inner)
+        if isinstance(client, Client):
+            return FunctionApp(ClientApp(lambda context: client))
+        raise BadAnswer(f"it gave a {type(client).__name__}, expected a Flower client")
+
+
+class _ArraysClient:
+    """A `NumPyClient`, called without messages."""
+
+    def __init__(self, client: "NumPyClient") -> None:
+        self._client = client
+
+    def initial(self, place: Place) -> Arrays | None:
+        from flwr.client import NumPyClient
+
+        if type(self._client).get_parameters is NumPyClient.get_parameters:
+            return None
+        return name_arrays(self._client.get_parameters(dict(place.config))) or None
+
+    def fit(self, place: Place, round: int, arrays: Arrays) -> FitResult:
+        answer = self._client.fit(list(arrays.values()), message_config(place, round))
         found, num_examples, metrics = read_three(answer, "fit", "arrays, the number of examples and metrics")
         named = rename_arrays(name_arrays(found), arrays)
         return FitResult(named, read_count(num_examples), read_number(metrics, TRAIN_LOSS))
@@ -405,53 +433,11 @@ class FunctionClient:
     def evaluate(self, place: Place, round: int, arrays: Arrays) -> Judged | None:
         from flwr.client import NumPyClient
 
-        client = self._make(place)
-        if type(client).evaluate is NumPyClient.evaluate:
+        if type(self._client).evaluate is NumPyClient.evaluate:
             return None
-        answer = client.evaluate(list(arrays.values()), message_config(place, round))
+        answer = self._client.evaluate(list(arrays.values()), message_config(place, round))
         loss, num_examples, metrics = read_three(answer, "evaluate", "a loss, the number of examples and metrics")
         return Judged(read_number({"loss": loss}, LOSS), read_number(metrics, ACCURACY), read_count(num_examples))
-
-    def _make(self, place: Place) -> "NumPyClient | _PlainClient":
-        from flwr.client import Client, NumPyClient
-
-        asks_for_number = _asks_for_number(self._function)  # the API before contexts
-        client = self._function(str(place.client) if asks_for_number else make_context(place))
-        inner = getattr(client, "numpy_client", client)  # as wrapped by to_client: avoids serialising arrays
-        if isinstance(inner, NumPyClient):
-            return inner
-        if isinstance(client, Client):
-            return _PlainClient(client)
-        raise BadAnswer(f"it gave a {type(client).__name__}, expected a Flower client")
-
-
-class _PlainClient:
-    """A Flower `Client`, whose arrays are bytes, behind the interface of a `NumPyClient`."""
-
-    def __init__(self, client: "Client") -> None:
-        self._client = client
-
-    def get_parameters(self, config: Config) -> list[NDArray[Any]]:
-        from flwr.common import Code, GetParametersIns, parameters_to_ndarrays
-
-        found = self._client.get_parameters(GetParametersIns(dict(config)))
-        return parameters_to_ndarrays(found.parameters) if found.status.code is Code.OK else []
-
-    def fit(self, arrays: list[NDArray[Any]], config: Config) -> tuple[object, object, object]:
-        from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
-
-        found = self._client.fit(FitIns(ndarrays_to_parameters(arrays), dict(config)))
-        validate_status(found.status.code.value, found.status.message)
-        return parameters_to_ndarrays(found.parameters), found.num_examples, found.metrics
-
-    def evaluate(self, arrays: list[NDArray[Any]], config: Config) -> tuple[object, object, object]:
-        from flwr.common import Code, EvaluateIns, ndarrays_to_parameters
-
-        found = self._client.evaluate(EvaluateIns(ndarrays_to_parameters(arrays), dict(config)))
-        if found.status.code is Code.EVALUATE_NOT_IMPLEMENTED:
-            return NAN, 0, {}
-        validate_status(found.status.code.value, found.status.message)
-        return found.loss, found.num_examples, found.metrics
 
 
 def _asks_for_number(function: Callable[..., object]) -> bool:

@@ -1,9 +1,8 @@
 """Images in Parquet files and on the Hugging Face hub, decoded to arrays.
 
-Folders of Parquet files in the layout of the Hugging Face hub: images in a struct with `bytes`, integer labels.
-
-A file belongs to a split by its name, `train-00000-of-00001.parquet`, or by its folder's, `train/0000.parquet`. Files
-may lie anywhere below the folder, but all of a split in one folder: configurations of a data set are not mixed.
+Folders have the layout of the hub: images in a struct with `bytes`, integer labels. A file belongs to a split by its
+name, `train-00000-of-00001.parquet`, or by its folder's, `train/0000.parquet`. Files may lie anywhere below the folder,
+but all of a split in one folder: configurations of a data set are not mixed.
 """
 
 import io
@@ -12,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -71,8 +70,8 @@ def decode_images(where: str, encoded: Iterable[bytes | None], num_images: int) 
 
     with warnings.catch_warnings(), ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         warnings.simplefilter("error", DecompressionBombWarning)
-        started = []
-        for chunk in _chunks(_put_back(first, images)):
+        started, every = [], chain([first], images)
+        while chunk := list(islice(every, _CHUNK)):
             started.append(pool.submit(decode, num_decoded, chunk))
             num_decoded += len(chunk)
         for task in started:
@@ -80,16 +79,6 @@ def decode_images(where: str, encoded: Iterable[bytes | None], num_images: int) 
     if num_decoded != num_images:
         raise BadData(where, f"{num_decoded} images", f"{num_images}")
     return decoded
-
-
-def _put_back(first: bytes | None, rest: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    yield first
-    yield from rest
-
-
-def _chunks(images: Iterator[bytes | None]) -> Iterator[list[bytes | None]]:
-    while chunk := list(islice(images, _CHUNK)):
-        yield chunk
 
 
 def _peek(where: str, data: bytes | None) -> tuple[int, int, int]:
@@ -180,8 +169,7 @@ def load_folder(folder: Path, choice: DataChoice, cache: Path) -> DataSet:
 def _read_folder(name: str, files: Mapping[str, Sequence[Path]], choice: DataChoice) -> DataSet:
     opened = {split: [_open(path) for path in files[split]] for split in SPLITS}
     first_path, first = files["train"][0], opened["train"][0].schema_arrow
-    input_column = pick_column(str(first_path), first.names, choice.input_column, INPUT_COLUMNS, "data.input_column")
-    label_column = pick_column(str(first_path), first.names, choice.label_column, LABEL_COLUMNS, "data.label_column")
+    input_column, label_column = _pick_columns(str(first_path), first.names, choice)
     inputs, labels = {}, {}
     for split in SPLITS:
         for path, file in zip(files[split], opened[split], strict=True):
@@ -192,7 +180,15 @@ def _read_folder(name: str, files: Mapping[str, Sequence[Path]], choice: DataCho
     return make_data_set(name, inputs["train"], labels["train"], inputs["test"], labels["test"], label_names=names)
 
 
-def pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: Sequence[str], setting: str) -> str:
+def _pick_columns(where: str, columns: Sequence[str], choice: DataChoice) -> tuple[str, str]:
+    """Return the columns of the images and of the labels."""
+    return (
+        _pick_column(where, columns, choice.input_column, INPUT_COLUMNS, "data.input_column"),
+        _pick_column(where, columns, choice.label_column, LABEL_COLUMNS, "data.label_column"),
+    )
+
+
+def _pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: Sequence[str], setting: str) -> str:
     """Return the column asked for, or the first usual one present."""
     found = next((name for name in ((wanted,) if wanted else usual) if name in columns), None)
     if found is None:
@@ -203,7 +199,8 @@ def pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: S
 
 def _find_files(folder: Path, split: str) -> list[Path]:
     """Files of a split in order of their names; all shards must be present and of one configuration."""
-    inside = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
+    every = sorted(folder.rglob("*.parquet"))
+    inside = [path for path in every if "/." not in f"/{path.relative_to(folder).as_posix()}"]  # none that is hidden
     by_name = [path for path in inside if re.fullmatch(rf"{split}(-.*)?", path.stem)]
     by_folder = [path for path in inside if path.parent.name == split and path.parent != folder]
     found = by_name or by_folder
@@ -223,10 +220,6 @@ def _find_files(folder: Path, split: str) -> list[Path]:
             expected = f"all of {split}-00000-of-{shards[0][2]}.parquet and so on"
             raise BadData(str(folder), f"{len(found)} files of {split}", expected)
     return found
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _open(path: Path) -> ParquetFile:
@@ -319,12 +312,10 @@ def load_hub(name: str, choice: DataChoice, cache: Path) -> DataSet:
     if missing:
         raise BadData(where, f"splits {', '.join(found)}", "train and test")
     splits = {split: found[split] for split in SPLITS}
-    columns = splits["train"].column_names
-    input_column = pick_column(where, columns, choice.input_column, INPUT_COLUMNS, "data.input_column")
-    label_column = pick_column(where, columns, choice.label_column, LABEL_COLUMNS, "data.label_column")
+    input_column, label_column = _pick_columns(where, splits["train"].column_names, choice)
     for split in SPLITS:
         for column in (input_column, label_column):
-            pick_column(f"{where} {split}", splits[split].column_names, column, (), "")
+            _pick_column(f"{where} {split}", splits[split].column_names, column, (), "")
         splits[split] = _encoded(datasets, where, splits[split], input_column)
     # The library's fingerprints stand for the content, which the library itself keeps on disk.
     words = [LOADER_VERSION, name, input_column, label_column, *(str(splits[split]._fingerprint) for split in SPLITS)]

@@ -6,8 +6,9 @@
 """
 
 import math
-from dataclasses import dataclass
+from typing import TypeAlias
 
+import msgspec
 import torch
 
 from bdfl.learning.training import InvalidTraining
@@ -16,39 +17,16 @@ from bdfl.scenario import Learning, Optimizer, RateSchedule
 _LARGEST = float(torch.finfo(torch.float32).max)
 _TINY = 1e-6  # added to a norm before clipping, as `torch.nn.utils.clip_grad_norm_` does
 
-
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """Parameters of a local step."""
-
-    optimizer: Optimizer
-    learning_rate: float
-    momentum: float
-    betas: tuple[float, float]
-    epsilon: float
-    weight_decay: float
-    proximal: float
-    clip_norm: float | None
-    label_smoothing: float
+OptimizerSettings: TypeAlias = Learning  # with the learning rate of one round
 
 
 def make_settings(choice: Learning, round: int, rounds: int) -> OptimizerSettings:
-    """Return the parameters in a round of `rounds`; raise `InvalidTraining` if float32 cannot hold them."""
+    """Return the parameters of steps in a round of `rounds`; raise `InvalidTraining` if float32 cannot hold them."""
     for key in ("learning_rate", "weight_decay", "proximal"):
         value: float = getattr(choice, key)
         if value > _LARGEST:
             raise InvalidTraining(f"learning.{key}: {value:g} given, expected at most {_LARGEST:g}")
-    return OptimizerSettings(
-        choice.optimizer,
-        rate_in_round(choice, round, rounds),
-        choice.momentum,
-        choice.betas,
-        choice.adam_epsilon,
-        choice.weight_decay,
-        choice.proximal,
-        choice.clip_norm,
-        choice.label_smoothing,
-    )
+    return msgspec.structs.replace(choice, learning_rate=rate_in_round(choice, round, rounds))
 
 
 def rate_in_round(choice: Learning, round: int, rounds: int) -> float:
@@ -127,7 +105,7 @@ class LocalOptimizer:
         torch._foreach_addcmul_(self._second, gradients, gradients, value=1.0 - second)
         roots = torch._foreach_sqrt(self._second)
         torch._foreach_div_(roots, math.sqrt(1.0 - second**self._num_steps))
-        torch._foreach_add_(roots, settings.epsilon)
+        torch._foreach_add_(roots, settings.adam_epsilon)
         changes = list(torch._foreach_div(self._first, roots))
         torch._foreach_div_(changes, 1.0 - first**self._num_steps)
         if settings.weight_decay and settings.optimizer is Optimizer.ADAMW:
@@ -153,7 +131,7 @@ def make_torch_optimizer(settings: OptimizerSettings, parameters: list[torch.nn.
     if settings.optimizer is Optimizer.SGD:
         return torch.optim.SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay)
     kind = torch.optim.Adam if settings.optimizer is Optimizer.ADAM else torch.optim.AdamW
-    return kind(parameters, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=decay)
+    return kind(parameters, lr=rate, betas=settings.betas, eps=settings.adam_epsilon, weight_decay=decay)
 
 
 def _zeros(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,7 +1,4 @@
-"""Participation rates, and a summary of the distribution of data.
-
-Target participation rates of the clients, from the divergence of their data: [Li24, Section III-F].
-"""
+"""Participation rates from the divergence of the clients' data [Li24, Section III-F], and a summary of the data."""
 
 from dataclasses import dataclass
 
@@ -11,7 +8,7 @@ from numpy.typing import NDArray
 from bdfl.environment import Federation, Purpose, draw_values, stream
 from bdfl.learning.dataset import DataSet
 from bdfl.learning.partition import draw_label_counts, draw_partition
-from bdfl.scenario import PartitionSizes, Preference, Scenario
+from bdfl.scenario import Participation, PartitionSizes, Preference, Scenario
 from bdfl.scenario.schema_learning import is_flower_method
 from bdfl.types import PerClient
 
@@ -32,9 +29,7 @@ def label_divergence(label_counts: NDArray[np.int64]) -> PerClient:
     return np.divide(score, samples, out=np.zeros(len(samples)), where=samples > 0)
 
 
-def participation_rates(
-    label_counts: NDArray[np.int64], *, mean: float, spread: float, floor: float, preference: Preference
-) -> PerClient:
+def participation_rates(label_counts: NDArray[np.int64], settings: Participation) -> PerClient:
     """Long-run share of rounds beta_i in which each client should train, (clients,): [Li24, Section III-F].
 
     The divergence of its labels, standardised over clients to z_i (0 where all are equal), around `mean` with standard
@@ -45,8 +40,8 @@ def participation_rates(
     scale = divergence.std()
     is_equal = scale <= 1e-12  # rounding alone; divergences are of order 1
     standard: PerClient = np.zeros_like(deviation) if is_equal else deviation / scale
-    sign = 1.0 if preference is Preference.LITERAL else -1.0
-    return np.clip(mean + sign * spread * standard, floor, 1.0)
+    sign = 1.0 if settings.preference is Preference.LITERAL else -1.0
+    return np.clip(settings.mean + sign * settings.spread * standard, settings.floor, 1.0)
 
 
 def participation_of(scenario: Scenario, label_counts: NDArray[np.int64]) -> PerClient:
@@ -54,13 +49,7 @@ def participation_of(scenario: Scenario, label_counts: NDArray[np.int64]) -> Per
     settings = scenario.participation
     if settings.rates is not None:
         return draw_values(stream(scenario.seed, Purpose.PARTICIPATION), settings.rates, len(label_counts))
-    return participation_rates(
-        label_counts,
-        mean=settings.mean,
-        spread=settings.spread,
-        floor=settings.floor,
-        preference=settings.preference,
-    )
+    return participation_rates(label_counts, settings)
 
 
 def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:

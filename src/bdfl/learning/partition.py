@@ -34,6 +34,8 @@ from bdfl.types import PerClient
 Counts: TypeAlias = NDArray[np.int64]  # (clients, labels)
 Matrix: TypeAlias = NDArray[np.float64]  # (clients, labels)
 PerLabel: TypeAlias = NDArray[np.float64]  # (labels,)
+Owners: TypeAlias = NDArray[np.int64]  # (samples,): number of the client that holds a sample, or NOBODY
+NOBODY = -1
 
 _LEAST_WISH = 1e-3  # samples: any client can hold any label if no other is left
 _TOLERANCE = 1e-8  # relative to the greatest supply
@@ -140,7 +142,6 @@ def _newton_step(held: Matrix, sizes: PerClient, slope: PerLabel, damping: float
 
 LABEL_COLUMN = "label"
 _PLACE_COLUMN = "place"
-_NOBODY = -1
 # The base class, one that needs a function, and those that partition columns instead of samples.
 _OTHERS = frozenset(["Partitioner", "IdToSizeFncPartitioner", "VerticalEvenPartitioner", "VerticalSizePartitioner"])
 _ARRAYS = frozenset(["distribution_array"])  # parameters that must be arrays
@@ -157,8 +158,8 @@ def list_partitioners() -> list[str]:
     return sorted(set(_import_partitioners().__all__) - _OTHERS)
 
 
-def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Client that holds each of the samples with these labels, (samples,): its number, or -1 for none.
+def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> Owners:
+    """Client that holds each of the samples with these labels, (samples,).
 
     Defaults of the partitioner's parameters, where it has them: one partition per client, by label, from the scenario's
     seed. Raises `BadPartitioner`, `MissingExtra`.
@@ -167,10 +168,10 @@ def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> NDArra
     order = rng.permutation(len(labels))
     partitioner = _make_partitioner(scenario, int(rng.integers(2**32)))
     parts = _load_parts(scenario, partitioner, labels[order])
-    owners = np.full(len(labels), _NOBODY)
+    owners = np.full(len(labels), NOBODY)
     for client, places in enumerate(parts):
         held = order[places]
-        if len(np.unique(held)) < len(held) or (owners[held] != _NOBODY).any():
+        if len(np.unique(held)) < len(held) or (owners[held] != NOBODY).any():
             raise BadPartitioner(f"{scenario.partition.method}: deals out samples twice, expected each at most once")
         owners[held] = client
     return owners
@@ -239,27 +240,11 @@ def _import_partitioners() -> Any:
 
 # Partitions of labelled data among clients; each sample is held by at most one client.
 
-Owners = NDArray[np.int64]  # (samples,): number of the client that holds a sample, or NOBODY
-NOBODY = -1
 _ROWS_AT_A_TIME = 2**16
 
 
 class BadPartition(BdflError):
     """Clients that request more samples than there are."""
-
-    def __init__(self, wanted: int, num_clients: int, available: int) -> None:
-        super().__init__(wanted, num_clients, available)
-        self.wanted = wanted
-        self.num_clients = num_clients
-        self.available = available
-
-    def __str__(self) -> str:
-        each = self.available // self.num_clients
-        fits = f"at most {each} each" if each else f"at most {self.available} clients"
-        return (
-            f"clients.samples: {self.num_clients} clients want {self.wanted} samples together, "
-            f'the training set has {self.available}, expected {fits}, or partition.sizes = "natural"'
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +277,12 @@ def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: in
     sizes = _even_sizes(len(labels), num_clients) if is_natural else draw_samples(scenario).astype(np.int64)
     total = int(sizes.sum())
     if total > len(labels):
-        raise BadPartition(total, num_clients, len(labels))
+        each = len(labels) // num_clients
+        fits = f"at most {each} each" if each else f"at most {len(labels)} clients"
+        raise BadPartition(
+            f"clients.samples: {num_clients} clients want {total} samples together, "
+            f'the training set has {len(labels)}, expected {fits}, or partition.sizes = "natural"'
+        )
     match PartitionMethod(choice.method):
         case PartitionMethod.DIRICHLET:
             supply = np.bincount(labels, minlength=num_labels)
@@ -304,12 +294,12 @@ def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: in
                 counts = fit_to_supply(wishes, supply)
             owners = _deal_labels(rng, labels, counts)
         case PartitionMethod.IID:
-            owners = _deal_sizes(rng, len(labels), sizes)
+            owners = _deal_labels(rng, np.zeros_like(labels), sizes[:, np.newaxis])  # as if all had one label
         case PartitionMethod.SHARDS:
             owners = _deal_shards(rng, labels, sizes, choice.shards_per_client, is_natural=is_natural)
         case PartitionMethod.QUANTITY:
             drawn = _draw_parts(rng, np.array([float(total)]), num_clients, choice.size_dirichlet)[0]
-            owners = _deal_sizes(rng, len(labels), drawn)
+            owners = _deal_labels(rng, np.zeros_like(labels), drawn[:, np.newaxis])
     return _partition_of(owners, labels, num_clients, num_labels)
 
 
@@ -359,13 +349,6 @@ def _deal_labels(rng: np.random.Generator, labels: NDArray[np.int64], counts: ND
     for label, wanted in enumerate(counts.T):
         there = rng.permutation(np.flatnonzero(labels == label))
         owners[there[: wanted.sum()]] = np.repeat(clients, wanted)
-    return owners
-
-
-def _deal_sizes(rng: np.random.Generator, num_samples: int, sizes: NDArray[np.int64]) -> Owners:
-    """Draw owners such that client i holds `sizes[i]` samples of all."""
-    owners = np.full(num_samples, NOBODY)
-    owners[rng.permutation(num_samples)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
     return owners
 
 

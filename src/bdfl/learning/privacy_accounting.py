@@ -100,24 +100,14 @@ def spent_micro(mechanism: Mechanism, rounds: int) -> int:
     num_steps = rounds * mechanism.steps
     if num_steps == 0 or mechanism.samples == 0:
         return 0
-    return _count(_spent(mechanism.accountant, mechanism.noise_micro, mechanism.rate, num_steps, mechanism.delta))
-
-
-def _count(epsilon: float) -> int:
+    epsilon = _spent(mechanism.accountant, mechanism.noise_micro, mechanism.rate, num_steps, mechanism.delta)
     return min(math.ceil(epsilon * MICRO), INT_LIMIT) if math.isfinite(epsilon) else INT_LIMIT
 
 
 @cache
 def _spent(accountant: Accountant, noise_micro: int, rate: float, num_steps: int, delta: float) -> float:
     if accountant is Accountant.RDP:
-        orders = _orders()
-        with _as_it_was():
-            from opacus.accountants.analysis import rdp
-
-            found, _ = rdp.get_privacy_spent(
-                orders=orders, rdp=_step_divergence(noise_micro, rate) * num_steps, delta=delta
-            )
-        return max(0.0, float(found))
+        return max(0.0, _spent_by_orders(noise_micro / MICRO, rate, num_steps, delta, _orders()))
     with _as_it_was():
         from opacus.accountants import PRVAccountant
 
@@ -127,21 +117,21 @@ def _spent(accountant: Accountant, noise_micro: int, rate: float, num_steps: int
 
 
 @cache
-def _orders() -> list[float]:
+def _orders() -> tuple[float, ...]:
     validate_opacus()
     with _as_it_was():
         from opacus.accountants import RDPAccountant
 
-        return list(RDPAccountant.DEFAULT_ALPHAS)
+        return tuple(RDPAccountant.DEFAULT_ALPHAS)
 
 
 @cache
-def _step_divergence(noise_micro: int, rate: float) -> NDArray[np.float64]:
-    """Renyi divergences of one step for all orders; divergences of several steps add up."""
+def _step_divergence(noise: float, rate: float, orders: tuple[float, ...]) -> NDArray[np.float64]:
+    """Renyi divergences of one step for these orders; divergences of several steps add up."""
     with _as_it_was():
         from opacus.accountants.analysis import rdp
 
-        return np.asarray(rdp.compute_rdp(q=rate, noise_multiplier=noise_micro / MICRO, steps=1, orders=_orders()))
+        return np.asarray(rdp.compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders))
 
 
 @cache
@@ -181,11 +171,11 @@ def _bisect(low: float, high: float, is_enough: Callable[[float], bool]) -> floa
     return high
 
 
-def _spent_by_orders(noise: float, rate: float, num_steps: int, delta: float, orders: Sequence[float]) -> float:
+def _spent_by_orders(noise: float, rate: float, num_steps: int, delta: float, orders: tuple[float, ...]) -> float:
     with _as_it_was():
         from opacus.accountants.analysis import rdp
 
-        divergence = rdp.compute_rdp(q=rate, noise_multiplier=noise, steps=num_steps, orders=orders)
+        divergence = _step_divergence(noise, rate, orders) * num_steps
         return float(rdp.get_privacy_spent(orders=orders, rdp=divergence, delta=delta)[0])
 
 

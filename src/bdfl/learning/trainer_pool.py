@@ -1,6 +1,4 @@
-"""A trainer over local processes or a Ray cluster, with the same results as one process.
-
-Client training on a Ray cluster: a trainer on every CPU, the same bits as in one process.
+"""A trainer over local processes or a Ray cluster, with the same bits as in one process.
 
 Training is a pure function, so a task lost with its node is trained again.
 """
@@ -189,7 +187,9 @@ class _Actors:
         self._ray = ray
         share = {"num_cpus": scenario.learning.threads, "num_gpus": _share_gpus(ray, scenario.learning.device, number)}
         self._class = ray.remote(**share, max_restarts=0)(TrainingActor)
-        parts = tuple(_in_memory(getattr(material, field.name)) for field in fields(material))
+        whole = [getattr(material, field.name) for field in fields(material)]
+        # Memory-mapped arrays are copied to memory: they are sent to machines without their file.
+        parts = tuple(np.array(part) if isinstance(part, np.memmap) else part for part in whole)
         self._parts = ray.put(parts)  # one copy per node
         self._given = scenario, list_software(with_torch=True)
         self._all: list[Any] = []
@@ -300,8 +300,3 @@ def _share_gpus(ray: Any, device: Device, num_actors: int) -> float:
         return 0.0
     num_gpus = float(ray.cluster_resources().get("GPU", 0.0))
     return num_gpus / num_actors if num_gpus < num_actors else 1.0
-
-
-def _in_memory(part: Any) -> Any:
-    """Copy a memory-mapped array to memory, so that it can be sent to machines without its file."""
-    return np.array(part) if isinstance(part, np.memmap) else part

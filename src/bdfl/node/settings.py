@@ -19,8 +19,15 @@ from bdfl.learning.personal import PERSONAL_FOLDER
 from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.scenario import Scenario
-from bdfl.transports.live.certificates import TlsFiles, common_name_of, issue_leaf, issuer_of, member_name, roots_pem
-from bdfl.transports.live.certificates import write_tls as write_tls_files
+from bdfl.transports.live.certificates import (
+    TlsFiles,
+    common_name_of,
+    issue_leaf,
+    issuer_of,
+    member_name,
+    roots_pem,
+    write_tls as write_tls_files,
+)
 from bdfl.transports.live.training_process import DEALT, TrainingProcess
 
 # Identity of a node: its operator's settings, its key, its genesis and the other members.

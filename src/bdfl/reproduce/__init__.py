@@ -6,25 +6,14 @@ the paper does not have. The notes of the result list the changes made by `Train
 
 from bdfl.reproduce.figures import reproduce_fig2, reproduce_fig3, reproduce_fig4, reproduce_times
 from bdfl.reproduce.results import (
-    CampaignProgress,
-    Reproduction,
-    Settings,
-    Target,
-    TrainingSettings,
-    UnknownTarget,
-    parse_targets,
+    CampaignProgress as CampaignProgress,
+    Reproduction as Reproduction,
+    Settings as Settings,
+    Target as Target,
+    TrainingSettings as TrainingSettings,
+    UnknownTarget as UnknownTarget,
+    parse_targets as parse_targets,
 )
-
-__all__ = [
-    "CampaignProgress",
-    "Reproduction",
-    "Settings",
-    "Target",
-    "TrainingSettings",
-    "UnknownTarget",
-    "parse_targets",
-    "reproduce",
-]
 
 
 def reproduce(target: Target, settings: Settings) -> Reproduction:

@@ -14,6 +14,7 @@ from bdfl.experiment.statistics import Interval, mean_interval
 from bdfl.report.style import (
     DASHES,
     SOFT_INK,
+    Cell as SheetCell,
     Picture,
     Sheet,
     colour_of,
@@ -22,7 +23,6 @@ from bdfl.report.style import (
     new_figure,
     save_sheet,
 )
-from bdfl.report.style import Cell as SheetCell
 from bdfl.reproduce.results import (
     DATA_SET_NAMES,
     DATA_SETS,

@@ -17,8 +17,7 @@ import numpy as np
 from bdfl.errors import BdflError, other_format
 from bdfl.experiment.run_folder import BadRunFolder, RunFolder, open_run_folder
 from bdfl.experiment.simulation import play
-from bdfl.experiment.training_run import RunOptions, load_run, prepare_run, resume
-from bdfl.experiment.training_run import run as train
+from bdfl.experiment.training_run import RunOptions, load_run, prepare_run, resume, run as train
 from bdfl.learning.data import DataSet
 from bdfl.learning.training import Outcome
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord

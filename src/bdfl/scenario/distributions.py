@@ -72,8 +72,8 @@ PerClientWhole: TypeAlias = WholePositive | tuple[WholePositive, ...] | Distribu
 PerClientValue: TypeAlias = float | tuple[float, ...] | Distribution  # any of the above
 
 
-def about(unit: str, source: Source, meaning: str) -> Meta:
-    """Metadata of a key: its unit ("" if none), the source of its default, and a one-line meaning."""
+def about(meaning: str, unit: str = "", *, source: Source = "ours") -> Meta:
+    """Metadata of a key: a one-line meaning, its unit ("" if none), and the source of its default."""
     return Meta(description=meaning, extra={"unit": unit, "source": source})
 
 

@@ -77,16 +77,11 @@ def load_scenario(source: Path | str, overrides: Sequence[str] = ()) -> Scenario
     """
     path = find_scenario(source) if isinstance(source, str) else source
     try:
-        data: _Table = parse_toml(read_regular(path, 4 * MAX_TOML_SIZE).decode())
+        data = read_toml(path, "expected a scenario in TOML")
     except FileNotFoundError:
         raise ScenarioError(str(path), "no such file", "expected a scenario in TOML") from None
     except OSError as error:
         raise ScenarioError(str(path), str(error.strerror), "expected a readable scenario in TOML") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(str(path), "not UTF-8 text", "expected a scenario in TOML") from None
-    except tomllib.TOMLDecodeError as error:
-        reason = one_line(error)
-        raise ScenarioError(str(path), f"not TOML: {reason}", "expected a scenario in TOML") from None
     try:
         scenario = parse_scenario({"name": path.stem} | _apply_overrides(data, overrides))
     except RecursionError:
@@ -99,6 +94,16 @@ def load_scenario(source: Path | str, overrides: Sequence[str] = ()) -> Scenario
         source = str(beside if beside.exists() else Path(scenario.data.source).absolute())
         scenario = msgspec.structs.replace(scenario, data=msgspec.structs.replace(scenario.data, source=source))
     return scenario
+
+
+def read_toml(path: Path, expected: str) -> dict[str, Plain]:
+    """Read an untrusted TOML file; raise `OSError`, or `ScenarioError` if it is no TOML."""
+    try:
+        return parse_toml(read_regular(path, 4 * MAX_TOML_SIZE).decode())
+    except UnicodeDecodeError:
+        raise ScenarioError(str(path), "not UTF-8 text", expected) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(str(path), f"not TOML: {one_line(error)}", expected) from None
 
 
 def load_foreign_scenario(path: Path, allowed: frozenset[str] | None = None) -> Scenario:

@@ -60,20 +60,14 @@ class LiveMode(StrEnum):
 class Live(Section, frozen=True, kw_only=True):
     """Settings of live nodes. The five timeouts are derived from the scenario unless given."""
 
-    mode: Annotated[LiveMode, about("", "ours", "emulate the scenario's radio and processors, or measure")] = (
-        LiveMode.EMULATE
-    )
-    time_scale: Annotated[
-        NotNegative, about("", "ours", "real seconds per modelled second; 0: no artificial delays")
-    ] = 20.0
-    block_s: Annotated[Positive, about("s", "ours", "target mining time in mode measured")] = 2.0
-    grace_s: Annotated[Positive | None, about("s", "ours", "wait for updates and reports beyond the planned time")] = (
-        None
-    )
-    attempt_s: Annotated[Positive | None, about("s", "ours", "first consensus attempt lasts 1.5 times this")] = None
-    resend_s: Annotated[Positive | None, about("s", "ours", "interval at which a node resends its messages")] = None
-    fetch_s: Annotated[Positive | None, about("s", "ours", "least wait for a piece before the next peer")] = None
-    lease_s: Annotated[Positive | None, about("s", "ours", "silence after which a peer counts as disconnected")] = None
+    mode: Annotated[LiveMode, about("emulate the scenario's radio and processors, or measure")] = LiveMode.EMULATE
+    time_scale: Annotated[NotNegative, about("real seconds per modelled second; 0: no artificial delays")] = 20.0
+    block_s: Annotated[Positive, about("target mining time in mode measured", "s")] = 2.0
+    grace_s: Annotated[Positive | None, about("wait for updates and reports beyond the planned time", "s")] = None
+    attempt_s: Annotated[Positive | None, about("first consensus attempt lasts 1.5 times this", "s")] = None
+    resend_s: Annotated[Positive | None, about("interval at which a node resends its messages", "s")] = None
+    fetch_s: Annotated[Positive | None, about("least wait for a piece before the next peer", "s")] = None
+    lease_s: Annotated[Positive | None, about("silence after which a peer counts as disconnected", "s")] = None
 
 
 class Preference(StrEnum):
@@ -118,157 +112,152 @@ class MobilityModel(StrEnum):
 class Clients(Section, frozen=True, kw_only=True):
     """Number of clients and size of their data sets."""
 
-    count: Annotated[int, Meta(ge=1, le=10_000_000), about("", "paper", "number of clients U")] = 8
-    min_selected: Annotated[WholePositive, about("", "paper", "least number m of clients that train in a round")] = 3
-    samples: Annotated[PerClientWhole, about("", "paper", "size |D_i| of a client's data set")] = 3000
+    count: Annotated[int, Meta(ge=1, le=10_000_000), about("number of clients U", source="paper")] = 8
+    min_selected: Annotated[WholePositive, about("least number m of clients that train in a round", source="paper")] = 3
+    samples: Annotated[PerClientWhole, about("size |D_i| of a client's data set", source="paper")] = 3000
 
 
 class Participation(Section, frozen=True, kw_only=True):
     """Target participation rates of the clients."""
 
-    mean: Annotated[Fraction, about("", "calibrated", "mean of the participation rates beta_i")] = 0.4
-    spread: Annotated[NotNegative, about("", "calibrated", "standard deviation of the rates before clipping")] = 0.05
-    floor: Annotated[Fraction, about("", "ours", "least rate of any client")] = 0.2
-    preference: Annotated[Preference, about("", "paper", "whether skewed (literal) or typical data train more")] = (
+    mean: Annotated[Fraction, about("mean of the participation rates beta_i", source="calibrated")] = 0.4
+    spread: Annotated[NotNegative, about("standard deviation of the rates before clipping", source="calibrated")] = 0.05
+    floor: Annotated[Fraction, about("least rate of any client")] = 0.2
+    preference: Annotated[Preference, about("whether skewed (literal) or typical data train more", source="paper")] = (
         Preference.LITERAL
     )
-    rates: Annotated[PerClientFraction | None, about("", "ours", "given participation rates, not from labels")] = None
+    rates: Annotated[PerClientFraction | None, about("given participation rates, not from labels")] = None
 
 
 class Fading(Section, frozen=True, kw_only=True):
     """Small-scale fading rho_i(t), drawn for every client and round."""
 
-    kind: Annotated[FadingKind, about("", "calibrated", "law of the fading, as a power gain with mean 1")] = (
+    kind: Annotated[FadingKind, about("law of the fading, as a power gain with mean 1", source="calibrated")] = (
         FadingKind.RICIAN
     )
-    k_factor: Annotated[NotNegative, about("", "calibrated", "Rician K: direct over scattered power, linear")] = 20.0
-    shape: Annotated[float, Meta(ge=0.5), about("", "ours", "Nakagami m; 1 is Rayleigh")] = 2.0
+    k_factor: Annotated[NotNegative, about("Rician K: direct over scattered power, linear", source="calibrated")] = 20.0
+    shape: Annotated[float, Meta(ge=0.5), about("Nakagami m; 1 is Rayleigh")] = 2.0
 
 
 class Radio(Section, frozen=True, kw_only=True):
     """The uplink from client to access point."""
 
-    bandwidth_hz: Annotated[Positive, about("Hz", "paper", "bandwidth B of a client's uplink")] = 180e3
-    noise_w_per_hz: Annotated[Positive, about("W/Hz", "paper", "noise power density N0")] = 1e-16
-    power_w: Annotated[PerClientPositive, about("W", "calibrated", "transmit power P_i")] = 0.2
+    bandwidth_hz: Annotated[Positive, about("bandwidth B of a client's uplink", "Hz", source="paper")] = 180e3
+    noise_w_per_hz: Annotated[Positive, about("noise power density N0", "W/Hz", source="paper")] = 1e-16
+    power_w: Annotated[PerClientPositive, about("transmit power P_i", "W", source="calibrated")] = 0.2
     power_max_w: Annotated[
-        PerClientPositive | None, about("W", "ours", "greatest power exact-power may choose; none: power_w")
+        PerClientPositive | None, about("greatest power exact-power may choose; none: power_w", "W")
     ] = None
-    model_bits: Annotated[PerClientNotNegative, about("bit", "paper", "size m_i of an uploaded model")] = 1e6
-    reference_gain: Annotated[Positive, about("", "paper", "power gain h0 at the reference distance")] = 1e-3
-    reference_distance_m: Annotated[Positive, about("m", "paper", "reference distance d0")] = 1.0
-    path_loss_exponent: Annotated[NotNegative, about("", "calibrated", "path loss exponent v")] = 2.0
+    model_bits: Annotated[PerClientNotNegative, about("size m_i of an uploaded model", "bit", source="paper")] = 1e6
+    reference_gain: Annotated[Positive, about("power gain h0 at the reference distance", source="paper")] = 1e-3
+    reference_distance_m: Annotated[Positive, about("reference distance d0", "m", source="paper")] = 1.0
+    path_loss_exponent: Annotated[NotNegative, about("path loss exponent v", source="calibrated")] = 2.0
     fading: Fading = Fading()
     shadowing_db: Annotated[
-        float, Meta(ge=0, le=50), about("dB", "ours", "standard deviation of log-normal shadowing, fixed per link")
+        float, Meta(ge=0, le=50), about("standard deviation of log-normal shadowing, fixed per link", "dB")
     ] = 0.0
-    trace: Annotated[
-        Text | None, about("", "ours", "file of recorded gains, CSV or Parquet, beside the scenario; none: drawn")
-    ] = None
+    trace: Annotated[Text | None, about("file of recorded gains, CSV or Parquet, beside the scenario; none: drawn")] = (
+        None
+    )
 
 
 class Compute(Section, frozen=True, kw_only=True):
     """Local training."""
 
-    cycles_per_sample: Annotated[PerClientNotNegative, about("cycle", "paper", "CPU cycles phi_i per sample")] = 5e3
-    local_updates: Annotated[WholePositive, about("", "paper", "local updates H in a round")] = 20
+    cycles_per_sample: Annotated[
+        PerClientNotNegative, about("CPU cycles phi_i per sample", "cycle", source="paper")
+    ] = 5e3
+    local_updates: Annotated[WholePositive, about("local updates H in a round", source="paper")] = 20
     capacitance: Annotated[
-        PerClientPositive, about("W s^3", "calibrated", "switched capacitance chi_i of the processor")
+        PerClientPositive, about("switched capacitance chi_i of the processor", "W s^3", source="calibrated")
     ] = 5.4e-28
-    initial_hz: Annotated[PerClientPositive, about("Hz", "paper", "training frequency drc and baselines start at")] = (
-        1e9
-    )
-    max_hz: Annotated[PerClientPositive | None, about("Hz", "ours", "greatest training frequency; none: no cap")] = None
+    initial_hz: Annotated[
+        PerClientPositive, about("training frequency drc and baselines start at", "Hz", source="paper")
+    ] = 1e9
+    max_hz: Annotated[PerClientPositive | None, about("greatest training frequency; none: no cap", "Hz")] = None
 
 
 class Mining(Section, frozen=True, kw_only=True):
     """Proof of work."""
 
-    difficulty: Annotated[Positive, about("cycle", "paper", "mean cycles alpha to find a block")] = 3e7
+    difficulty: Annotated[Positive, about("mean cycles alpha to find a block", "cycle", source="paper")] = 3e7
     miss_probability: Annotated[
-        Probability, about("", "ours", "1 - p0: chance a block takes longer than planned; the paper prints it as p0")
+        Probability, about("1 - p0: chance a block takes longer than planned; the paper prints it as p0")
     ] = 1e-10
-    mode: Annotated[MiningMode, about("", "paper", "mining time at its quantile p0, or sampled")] = MiningMode.QUANTILE
-    initial_hz: Annotated[PerClientPositive, about("Hz", "paper", "mining frequency drc and baselines start at")] = (
-        1.5e9
+    mode: Annotated[MiningMode, about("mining time at its quantile p0, or sampled", source="paper")] = (
+        MiningMode.QUANTILE
     )
-    max_hz: Annotated[PerClientNotNegative | None, about("Hz", "ours", "greatest mining frequency; none: no cap")] = (
-        None
-    )
+    initial_hz: Annotated[
+        PerClientPositive, about("mining frequency drc and baselines start at", "Hz", source="paper")
+    ] = 1.5e9
+    max_hz: Annotated[PerClientNotNegative | None, about("greatest mining frequency; none: no cap", "Hz")] = None
 
 
 class Protocol(Section, frozen=True, kw_only=True):
     """Overhead of a round beside training, upload and mining; the paper neglects it."""
 
-    downlink_s: Annotated[NotNegative, about("s", "ours", "time until all nodes have all updates and the block")] = 0.0
-    verification_s: Annotated[NotNegative, about("s", "ours", "time to verify updates and block")] = 0.0
-    voting_s: Annotated[NotNegative, about("s", "ours", "time to vote and commit")] = 0.0
+    downlink_s: Annotated[NotNegative, about("time until all nodes have all updates and the block", "s")] = 0.0
+    verification_s: Annotated[NotNegative, about("time to verify updates and block", "s")] = 0.0
+    voting_s: Annotated[NotNegative, about("time to vote and commit", "s")] = 0.0
 
 
 class Energy(Section, frozen=True, kw_only=True):
     """Energy budget of the clients."""
 
     budget_j: Annotated[
-        PerClientNotNegative, about("J", "paper", "energy budget E_i^max of a round; each_round = true redraws it")
+        PerClientNotNegative,
+        about("energy budget E_i^max of a round; each_round = true redraws it", "J", source="paper"),
     ] = 0.4
 
 
 class Mobility(Section, frozen=True, kw_only=True):
     """Movement of the clients; independent of the scheduler."""
 
-    model: Annotated[MobilityModel, about("", "ours", "movement of the clients between rounds")] = MobilityModel.STATIC
-    min_speed_m_per_s: Annotated[Positive, about("m/s", "ours", "least speed towards a waypoint")] = 1.0
-    max_speed_m_per_s: Annotated[Positive, about("m/s", "ours", "greatest speed towards a waypoint")] = 2.0
-    pause_rounds: Annotated[int, Meta(ge=0), about("", "ours", "rounds a client rests at a waypoint")] = 0
-    seconds_per_round: Annotated[Positive, about("s", "ours", "nominal time between rounds in which clients move")] = (
-        1.0
-    )
+    model: Annotated[MobilityModel, about("movement of the clients between rounds")] = MobilityModel.STATIC
+    min_speed_m_per_s: Annotated[Positive, about("least speed towards a waypoint", "m/s")] = 1.0
+    max_speed_m_per_s: Annotated[Positive, about("greatest speed towards a waypoint", "m/s")] = 2.0
+    pause_rounds: Annotated[int, Meta(ge=0), about("rounds a client rests at a waypoint")] = 0
+    seconds_per_round: Annotated[Positive, about("nominal time between rounds in which clients move", "s")] = 1.0
 
 
 class Geometry(Section, frozen=True, kw_only=True):
     """Positions of clients and access points on the plane, and their radio ranges."""
 
-    placement: Annotated[Placement, about("", "paper", "placement of the clients in round 1")] = Placement.RING
-    distance_m: Annotated[PerClientPositive, about("m", "paper", "distance d_i of placement ring")] = 200.0
-    area_m: Annotated[Sides, about("m", "ours", "width and height, from (0, 0), of the clients' area")] = (
+    placement: Annotated[Placement, about("placement of the clients in round 1", source="paper")] = Placement.RING
+    distance_m: Annotated[PerClientPositive, about("distance d_i of placement ring", "m", source="paper")] = 200.0
+    area_m: Annotated[Sides, about("width and height, from (0, 0), of the clients' area", "m")] = (
         1000.0,
         1000.0,
     )
-    client_positions_m: Annotated[tuple[Point, ...] | None, about("m", "ours", "x, y of every client, if listed")] = (
-        None
+    client_positions_m: Annotated[tuple[Point, ...] | None, about("x, y of every client, if listed", "m")] = None
+    access_points_m: Annotated[tuple[Point, ...], Meta(min_length=1), about("x, y of every access point", "m")] = (
+        (500.0, 500.0),
     )
-    access_points_m: Annotated[
-        tuple[Point, ...], Meta(min_length=1), about("m", "ours", "x, y of every access point")
-    ] = ((500.0, 500.0),)
     access_range_m: Annotated[
-        Positive | None, about("m", "ours", "greatest distance of a client to its access point; none: unlimited")
+        Positive | None, about("greatest distance of a client to its access point; none: unlimited", "m")
     ] = None
     backbone_range_m: Annotated[
-        Positive | None, about("m", "ours", "greatest distance of linked access points; none: all are linked")
+        Positive | None, about("greatest distance of linked access points; none: all are linked", "m")
     ] = None
-    peer_range_m: Annotated[Positive | None, about("m", "ours", "greatest distance of linked clients; none: never")] = (
-        None
-    )
+    peer_range_m: Annotated[Positive | None, about("greatest distance of linked clients; none: never", "m")] = None
     mobility: Mobility = Mobility()
 
 
 class SchedulerChoice(Section, frozen=True, kw_only=True):
     """The scheduler and its parameters."""
 
-    name: Annotated[Text, about("", "paper", "scheduler, by the name it is registered under")] = "drc"
-    tradeoff: Annotated[Positive, about("1/s", "calibrated", "weight V of delay against the queues")] = 100.0
-    parameters: Annotated[
-        dict[str, Parameter], about("", "ours", "the scheduler's own parameters, checked by the scheduler")
-    ] = {}  # noqa: RUF012 (every scenario gets a copy)
+    name: Annotated[Text, about("scheduler, by the name it is registered under", source="paper")] = "drc"
+    tradeoff: Annotated[Positive, about("weight V of delay against the queues", "1/s", source="calibrated")] = 100.0
+    parameters: Annotated[dict[str, Parameter], about("the scheduler's own parameters, checked by the scheduler")] = {}  # noqa: RUF012 (every scenario gets a copy)
 
 
 class Scenario(Section, frozen=True, kw_only=True):
     """Complete description of a run. Raises `ScenarioError` on any value outside its limits."""
 
-    name: Annotated[Text, about("", "ours", "name of the scenario")] = "scenario"
-    description: Annotated[str, about("", "ours", "purpose of the scenario, in one sentence")] = ""
-    rounds: Annotated[WholePositive, about("", "paper", "number of rounds T")] = 100
-    seed: Annotated[int, Meta(ge=0), about("", "ours", "all draws of a run derive from it")] = 0
+    name: Annotated[Text, about("name of the scenario")] = "scenario"
+    description: Annotated[str, about("purpose of the scenario, in one sentence")] = ""
+    rounds: Annotated[WholePositive, about("number of rounds T", source="paper")] = 100
+    seed: Annotated[int, Meta(ge=0), about("all draws of a run derive from it")] = 0
     clients: Clients = Clients()
     data: DataChoice = DataChoice()
     partition: PartitionChoice = PartitionChoice()

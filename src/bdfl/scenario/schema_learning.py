@@ -124,24 +124,22 @@ class DataChoice(Section, frozen=True, kw_only=True):
     """The data set and its preprocessing."""
 
     source: Annotated[
-        Text, about("", "ours", "digits, a folder of Parquet files, a .npz file, hub:NAME[:CONFIG] or module:function")
+        Text, about("digits, a folder of Parquet files, a .npz file, hub:NAME[:CONFIG] or module:function")
     ] = DIGITS
-    input_column: Annotated[Text | None, about("", "ours", "column of the images; none: img, image or input")] = None
-    label_column: Annotated[Text | None, about("", "ours", "column of the labels; none: label or labels")] = None
-    normalise: Annotated[Normalisation, about("", "ours", "preprocessing of the inputs: channel or none")] = (
-        Normalisation.CHANNEL
-    )
-    test_samples: Annotated[WholePositive | None, about("", "ours", "test samples used, the first; none: all")] = None
+    input_column: Annotated[Text | None, about("column of the images; none: img, image or input")] = None
+    label_column: Annotated[Text | None, about("column of the labels; none: label or labels")] = None
+    normalise: Annotated[Normalisation, about("preprocessing of the inputs: channel or none")] = Normalisation.CHANNEL
+    test_samples: Annotated[WholePositive | None, about("test samples used, the first; none: all")] = None
     validation_samples: Annotated[
         WholePositive | None,
-        about("", "ours", "training samples held out, the last, and evaluated in place of the test set; none: none"),
+        about("training samples held out, the last, and evaluated in place of the test set; none: none"),
     ] = None
     inputs: Annotated[
-        Text | None, about("", "ours", "type and shape that every input must have, such as uint8 8x8x1; none: any")
+        Text | None, about("type and shape that every input must have, such as uint8 8x8x1; none: any")
     ] = None
     input_range: Annotated[
         tuple[float, float] | None,
-        about("", "ours", "least and greatest value of inputs that are not normalised, roughly; none: any"),
+        about("least and greatest value of inputs that are not normalised, roughly; none: any"),
     ] = None
 
 
@@ -152,20 +150,18 @@ class PartitionChoice(Section, frozen=True, kw_only=True):
     """The partition of the data among clients."""
 
     method: Annotated[
-        Text, about("", "paper", "dirichlet, iid, shards, quantity or flwr:NAME, a partitioner of flwr-datasets")
+        Text, about("dirichlet, iid, shards, quantity or flwr:NAME, a partitioner of flwr-datasets", source="paper")
     ] = PartitionMethod.DIRICHLET.value
-    sizes: Annotated[PartitionSizes, about("", "paper", "clients.samples each (fixed), or all data (natural)")] = (
+    sizes: Annotated[PartitionSizes, about("clients.samples each (fixed), or all data (natural)", source="paper")] = (
         PartitionSizes.FIXED
     )
-    dirichlet: Annotated[Positive, about("", "paper", "concentration of a client's label shares; small is skewed")] = (
-        0.3
-    )
-    shards_per_client: Annotated[WholePositive, about("", "ours", "shards each client gets, for shards")] = 2
-    size_dirichlet: Annotated[Positive, about("", "ours", "concentration of the clients' sizes, for quantity")] = 0.5
-    num_labels: Annotated[WholePositive, about("", "paper", "number of labels if no data are loaded")] = 10
-    parameters: Annotated[
-        dict[str, PartitionParameter], about("", "ours", "the parameters of a partitioner of flwr-datasets")
-    ] = {}  # noqa: RUF012 (every scenario gets a copy)
+    dirichlet: Annotated[
+        Positive, about("concentration of a client's label shares; small is skewed", source="paper")
+    ] = 0.3
+    shards_per_client: Annotated[WholePositive, about("shards each client gets, for shards")] = 2
+    size_dirichlet: Annotated[Positive, about("concentration of the clients' sizes, for quantity")] = 0.5
+    num_labels: Annotated[WholePositive, about("number of labels if no data are loaded", source="paper")] = 10
+    parameters: Annotated[dict[str, PartitionParameter], about("the parameters of a partitioner of flwr-datasets")] = {}  # noqa: RUF012 (every scenario gets a copy)
 
 
 def validate_partition(choice: PartitionChoice) -> None:
@@ -194,86 +190,78 @@ class Aggregation(Section, frozen=True, kw_only=True):
     rule: Annotated[
         Text,
         about(
-            "",
-            "paper",
-            "mean, median, trimmed-mean, krum, multi-krum, minimum-diameter or your own module:function",
+            "mean, median, trimmed-mean, krum, multi-krum, minimum-diameter or your own module:function", source="paper"
         ),
     ] = "mean"
-    faulty: Annotated[int, Meta(ge=0), about("", "ours", "faulty updates a robust rule must tolerate in a round")] = 0
-    server: Annotated[
-        ServerOptimizer, about("", "ours", "step from the aggregate to the next model: none, momentum or adam")
-    ] = ServerOptimizer.NONE
-    server_rate: Annotated[
-        ServerNumber | None, about("", "ours", "rate of that step; none: 1 for momentum, 0.01 for adam")
-    ] = None
-    server_betas: Annotated[
-        tuple[ServerDecay, ServerDecay], about("", "ours", "decay of its moments; momentum uses the first")
-    ] = (0.9, 0.99)
-    server_epsilon: Annotated[
-        ServerNumber, about("", "ours", "tau of adam, added to the root of the second moment")
-    ] = 0.001
+    faulty: Annotated[int, Meta(ge=0), about("faulty updates a robust rule must tolerate in a round")] = 0
+    server: Annotated[ServerOptimizer, about("step from the aggregate to the next model: none, momentum or adam")] = (
+        ServerOptimizer.NONE
+    )
+    server_rate: Annotated[ServerNumber | None, about("rate of that step; none: 1 for momentum, 0.01 for adam")] = None
+    server_betas: Annotated[tuple[ServerDecay, ServerDecay], about("decay of its moments; momentum uses the first")] = (
+        0.9,
+        0.99,
+    )
+    server_epsilon: Annotated[ServerNumber, about("tau of adam, added to the root of the second moment")] = 0.001
 
 
 class Learning(Section, frozen=True, kw_only=True):
     """The model and its training."""
 
-    model: Annotated[Text, about("", "paper", "mlp, paper-cnn, resnet-20 or your own module:function")] = MLP
+    model: Annotated[Text, about("mlp, paper-cnn, resnet-20 or your own module:function", source="paper")] = MLP
     flower: Annotated[
-        Text | None, about("", "ours", "a Flower client instead of model and data: module:client_fn or module:app")
+        Text | None, about("a Flower client instead of model and data: module:client_fn or module:app")
     ] = None
     flower_model: Annotated[
-        Text | None, about("", "ours", "function that makes its initial arrays, module:function; none: the client")
+        Text | None, about("function that makes its initial arrays, module:function; none: the client")
     ] = None
     flower_config: Annotated[
-        dict[str, Parameter], about("", "ours", "the Flower client's run_config, and the config of its messages")
+        dict[str, Parameter], about("the Flower client's run_config, and the config of its messages")
     ] = {}  # noqa: RUF012 (every scenario gets a copy)
-    hidden: Annotated[tuple[WholePositive, ...], about("", "ours", "sizes of the hidden layers of mlp")] = (64,)
-    unit: Annotated[LocalUnit, about("", "paper", "unit of local_steps: mini-batch updates or epochs")] = (
+    hidden: Annotated[tuple[WholePositive, ...], about("sizes of the hidden layers of mlp")] = (64,)
+    unit: Annotated[LocalUnit, about("unit of local_steps: mini-batch updates or epochs", source="paper")] = (
         LocalUnit.UPDATES
     )
     local_steps: Annotated[
-        WholePositive | None, about("", "ours", "local steps made; none: compute.local_updates, as in the cost model")
+        WholePositive | None, about("local steps made; none: compute.local_updates, as in the cost model")
     ] = None
-    batch: Annotated[WholePositive, about("", "ours", "samples in a mini-batch")] = 64
-    learning_rate: Annotated[Positive, about("", "paper", "step eta of the local optimizer")] = 0.001
-    schedule: Annotated[RateSchedule, about("", "ours", "learning rate over the rounds: constant, step or cosine")] = (
+    batch: Annotated[WholePositive, about("samples in a mini-batch")] = 64
+    learning_rate: Annotated[Positive, about("step eta of the local optimizer", source="paper")] = 0.001
+    schedule: Annotated[RateSchedule, about("learning rate over the rounds: constant, step or cosine")] = (
         RateSchedule.CONSTANT
     )
-    schedule_rounds: Annotated[WholePositive, about("", "ours", "rounds from one step of the rate to the next")] = 30
-    schedule_factor: Annotated[Fraction, about("", "ours", "factor of the learning rate at each step")] = 0.1
-    optimizer: Annotated[Optimizer, about("", "paper", "local optimizer: sgd, adam or adamw")] = Optimizer.SGD
-    momentum: Annotated[float, Meta(ge=0, lt=1), about("", "ours", "momentum of sgd, from zero in every round")] = 0.0
-    betas: Annotated[
-        tuple[Decay, Decay], about("", "ours", "decay of the first and second moments of adam and adamw")
-    ] = (0.9, 0.999)
-    adam_epsilon: Annotated[Positive, about("", "ours", "added to the root of the second moment")] = 1e-8
-    weight_decay: Annotated[NotNegative, about("", "ours", "weight of the squared norm of the model")] = 0.0
-    proximal: Annotated[
-        NotNegative, about("", "ours", "FedProx: weight mu of the squared distance from the round's first model")
-    ] = 0.0
-    clip_norm: Annotated[
-        Positive | None, about("", "ours", "norm to which the gradient of a mini-batch is clipped; none: not")
-    ] = None
-    label_smoothing: Annotated[
-        float, Meta(ge=0, lt=1), about("", "ours", "share of a label spread evenly over all labels in training")
-    ] = 0.0
-    augment: Annotated[
-        tuple[Augmentation, ...], about("", "ours", "random changes of training images: flip, crop")
-    ] = ()
-    personal: Annotated[
-        tuple[Text, ...], about("", "ours", "layers that stay with each client: beginnings of parameter names")
-    ] = ()
-    precision: Annotated[
-        Precision, about("", "ours", "arithmetic of the model: float32, or bfloat16, faster and less exact")
-    ] = Precision.FLOAT32
-    device: Annotated[Device, about("", "ours", "device of training and evaluation: cpu, cuda, mps or auto")] = (
-        Device.CPU
+    schedule_rounds: Annotated[WholePositive, about("rounds from one step of the rate to the next")] = 30
+    schedule_factor: Annotated[Fraction, about("factor of the learning rate at each step")] = 0.1
+    optimizer: Annotated[Optimizer, about("local optimizer: sgd, adam or adamw", source="paper")] = Optimizer.SGD
+    momentum: Annotated[float, Meta(ge=0, lt=1), about("momentum of sgd, from zero in every round")] = 0.0
+    betas: Annotated[tuple[Decay, Decay], about("decay of the first and second moments of adam and adamw")] = (
+        0.9,
+        0.999,
     )
-    engine: Annotated[Engine, about("", "ours", "client after client (loop) or all in one call (vmap)")] = Engine.LOOP
-    threads: Annotated[WholePositive, about("", "ours", "threads of a training process; part of the result's bits")] = 1
-    evaluate_every: Annotated[WholePositive, about("", "ours", "rounds from one evaluation to the next")] = 1
+    adam_epsilon: Annotated[Positive, about("added to the root of the second moment")] = 1e-8
+    weight_decay: Annotated[NotNegative, about("weight of the squared norm of the model")] = 0.0
+    proximal: Annotated[
+        NotNegative, about("FedProx: weight mu of the squared distance from the round's first model")
+    ] = 0.0
+    clip_norm: Annotated[Positive | None, about("norm to which the gradient of a mini-batch is clipped; none: not")] = (
+        None
+    )
+    label_smoothing: Annotated[
+        float, Meta(ge=0, lt=1), about("share of a label spread evenly over all labels in training")
+    ] = 0.0
+    augment: Annotated[tuple[Augmentation, ...], about("random changes of training images: flip, crop")] = ()
+    personal: Annotated[
+        tuple[Text, ...], about("layers that stay with each client: beginnings of parameter names")
+    ] = ()
+    precision: Annotated[Precision, about("arithmetic of the model: float32, or bfloat16, faster and less exact")] = (
+        Precision.FLOAT32
+    )
+    device: Annotated[Device, about("device of training and evaluation: cpu, cuda, mps or auto")] = Device.CPU
+    engine: Annotated[Engine, about("client after client (loop) or all in one call (vmap)")] = Engine.LOOP
+    threads: Annotated[WholePositive, about("threads of a training process; part of the result's bits")] = 1
+    evaluate_every: Annotated[WholePositive, about("rounds from one evaluation to the next")] = 1
     gradient_every: Annotated[
-        int, Meta(ge=0), about("", "ours", "rounds between measurements of the full gradient, for Lemma 1; 0: none")
+        int, Meta(ge=0), about("rounds between measurements of the full gradient, for Lemma 1; 0: none")
     ] = 0
     aggregation: Aggregation = Aggregation()
 
@@ -303,16 +291,14 @@ class Privacy(Section, frozen=True, kw_only=True):
     """Differentially private training; on if a noise multiplier or an epsilon is given."""
 
     noise_multiplier: Annotated[
-        Noise | None, about("", "ours", "deviation of the noise over max_grad_norm; none: off, or as epsilon asks")
+        Noise | None, about("deviation of the noise over max_grad_norm; none: off, or as epsilon asks")
     ] = None
     epsilon: Annotated[
-        Positive | None, about("", "ours", "most any client may spend if it trains in all rounds; none: not bounded")
+        Positive | None, about("most any client may spend if it trains in all rounds; none: not bounded")
     ] = None
-    max_grad_norm: Annotated[Norm, about("", "ours", "norm to which the gradient of a sample is clipped")] = 1.0
-    delta: Annotated[Delta, about("", "ours", "chance that epsilon does not hold; below 1 / samples")] = 1e-5
-    accountant: Annotated[Accountant, about("", "ours", "privacy accountant: rdp, or prv, tighter and slower")] = (
-        Accountant.RDP
-    )
+    max_grad_norm: Annotated[Norm, about("norm to which the gradient of a sample is clipped")] = 1.0
+    delta: Annotated[Delta, about("chance that epsilon does not hold; below 1 / samples")] = 1e-5
+    accountant: Annotated[Accountant, about("privacy accountant: rdp, or prv, tighter and slower")] = Accountant.RDP
 
     @property
     def is_on(self) -> bool:
@@ -378,42 +364,40 @@ class Behaviour(StrEnum):
 class Ledger(Section, frozen=True, kw_only=True):
     """Settings of the chain."""
 
-    quorum: Annotated[QuorumRule, about("", "paper", "votes that make a block final: majority or bft")] = (
+    quorum: Annotated[QuorumRule, about("votes that make a block final: majority or bft", source="paper")] = (
         QuorumRule.MAJORITY
     )
-    work: Annotated[WorkKind, about("", "ours", "proof of work: sha256 or argon2id")] = WorkKind.SHA256
+    work: Annotated[WorkKind, about("proof of work: sha256 or argon2id")] = WorkKind.SHA256
     cycles_per_hash: Annotated[
-        Positive, about("cycle", "ours", "cycles one hash stands for; alpha over it is the difficulty in hashes")
+        Positive, about("cycles one hash stands for; alpha over it is the difficulty in hashes", "cycle")
     ] = 1e6
-    keep_blocks: Annotated[
-        int, Meta(ge=0), about("", "ours", "newest blocks whose updates a run or a node keeps; 0: of all")
-    ] = 0
+    keep_blocks: Annotated[int, Meta(ge=0), about("newest blocks whose updates a run or a node keeps; 0: of all")] = 0
     max_exchange_s: Annotated[
         Positive | None,
-        about("s", "ours", "limit on training and upload of a client; none: twice the slowest client's initial time"),
+        about("limit on training and upload of a client; none: twice the slowest client's initial time", "s"),
     ] = None
 
 
 class Faults(Section, frozen=True, kw_only=True):
     """Faults of the network and the machines, up to a given round."""
 
-    loss: Annotated[Fraction, about("", "ours", "share of messages that are lost")] = 0.0
-    duplication: Annotated[Fraction, about("", "ours", "share of messages that arrive twice")] = 0.0
-    delay_s: Annotated[NotNegative, about("s", "ours", "mean extra delay of a message, drawn: it reorders")] = 0.0
-    partitions: Annotated[int, Meta(ge=0), about("", "ours", "times the network splits in two and heals")] = 0
-    crashes: Annotated[int, Meta(ge=0), about("", "ours", "times a node crashes and restarts from its store")] = 0
-    freezes: Annotated[int, Meta(ge=0), about("", "ours", "times a node pauses and resumes")] = 0
-    slow: Annotated[int, Meta(ge=0), about("", "ours", "nodes ten times slower than modelled")] = 0
-    duration_s: Annotated[Positive, about("s", "ours", "mean length of a partition, crash or freeze")] = 1.0
-    until_round: Annotated[int, Meta(ge=0), about("", "ours", "last round with faults; 0: all rounds")] = 0
+    loss: Annotated[Fraction, about("share of messages that are lost")] = 0.0
+    duplication: Annotated[Fraction, about("share of messages that arrive twice")] = 0.0
+    delay_s: Annotated[NotNegative, about("mean extra delay of a message, drawn: it reorders", "s")] = 0.0
+    partitions: Annotated[int, Meta(ge=0), about("times the network splits in two and heals")] = 0
+    crashes: Annotated[int, Meta(ge=0), about("times a node crashes and restarts from its store")] = 0
+    freezes: Annotated[int, Meta(ge=0), about("times a node pauses and resumes")] = 0
+    slow: Annotated[int, Meta(ge=0), about("nodes ten times slower than modelled")] = 0
+    duration_s: Annotated[Positive, about("mean length of a partition, crash or freeze", "s")] = 1.0
+    until_round: Annotated[int, Meta(ge=0), about("last round with faults; 0: all rounds")] = 0
 
 
 class Adversaries(Section, frozen=True, kw_only=True):
     """Members that misbehave."""
 
-    kind: Annotated[Behaviour, about("", "ours", "behaviour of the adversaries")] = Behaviour.HONEST
-    members: Annotated[tuple[int, ...], about("", "ours", "client numbers of the adversaries")] = ()
+    kind: Annotated[Behaviour, about("behaviour of the adversaries")] = Behaviour.HONEST
+    members: Annotated[tuple[int, ...], about("client numbers of the adversaries")] = ()
     strength: Annotated[
         Positive,
-        about("", "ours", "factor of sign-flip and scaling; of gaussian: deviation of the noise over the update's own"),
+        about("factor of sign-flip and scaling; of gaussian: deviation of the noise over the update's own"),
     ] = 10.0

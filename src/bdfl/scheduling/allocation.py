@@ -1,15 +1,11 @@
-"""Frequencies for a given set of clients.
+"""Optimal frequencies for a given training set: one convex search over the exchange time, and the market of mining.
 
-Optimal frequencies for a given training set: one convex search over the exchange time.
+With mining roots b_i (see `mining_curves`) and w = s^(-1/3), the largest total mining frequency s solves w^-2 = sum_i
+min(w cap_i, b_i), and mining takes A w^3. Without caps that is w = (sum b_i)^(-1/2). The round delay tau + A w(tau)^3
+is convex in the exchange time tau, so tangents enclose its minimum.
 
-With mining roots b_i (see `curves`) and w = s^(-1/3), the largest total mining frequency s solves w^-2 = sum_i min(w
-cap_i, b_i), and mining takes A w^3. Without caps that is w = (sum b_i)^(-1/2). The round delay tau + A w(tau)^3 is
-convex in the exchange time tau, so tangents enclose its minimum.
-
-Mining side of a round's market: the total offer of all clients, and the price of a unit.
-
-The level is w = s^(-1/3) for the total mining frequency s. Mining takes A w^3, a client with mining root a and
-frequency cap c offers min(w c, a), and the total offer must reach w^-2. All functions here are convex in w.
+On the market a client with mining root a and frequency cap c offers min(w c, a) at the level w, and the total offer
+must reach w^-2. All functions of the level here are convex in it.
 """
 
 from collections.abc import Callable
@@ -143,7 +139,6 @@ def solve_sets(
     market: Market,
     members: Members,
     is_hopeless: Callable[[Rows, Rows, RowNumbers], NDArray[np.bool_]] | None = None,
-    precision: float = PRECISION,
 ) -> Enclosure:
     """Least round delay (s) of each training set in `members` (rows, clients), with its exchange time.
 
@@ -175,7 +170,6 @@ def solve_sets(
         brackets,
         is_hopeless,
         _plain_delays(market, members),
-        precision,
     )
 
 

@@ -1,33 +1,24 @@
 """Baselines: random, round-robin, channel-best, all, and schedulers of the literature.
 
-Baseline schedulers of the paper: the selection differs, the frequencies do not.
+The selection differs, the frequencies do not: they are the initial ones as far as budgets and caps allow. All but `all`
+select as many clients as `drc` would in the same round of its own run; its queues are kept in the baseline's memory.
 
-Frequencies are the initial ones as far as budgets and caps allow. `random`, `round-robin` and `channel-best` select as
-many clients as `drc` would in the same round of its own run; its queues are kept in the baseline's memory. `greedy`,
-`choosing` and `oort` build on the same start, number and frequencies.
+Greedy: `fastest-k`, `energy-greedy` and `age-of-update` may also have a number of `clients`. The cost of mining is
+independent of the selection. So for its number of clients `fastest-k` has the least delay and `energy-greedy` the least
+energy of any set at these frequencies.
 
-Greedy schedulers: by time, by energy, or by age of the last update.
+Power-of-choice: Cho, Wang and Joshi, "Towards understanding biased client selection in federated learning", AISTATS
+2022 (first as "Client selection in federated learning: convergence analysis and power-of-choice selection strategies",
+2020).
 
-They select as many clients as the paired `drc` (or `clients`) and compute at the initial frequencies, like the
-baselines. The cost of mining is then independent of the selection. So for its number of clients `fastest-k` has the
-least delay and `energy-greedy` the least energy of any set at these frequencies.
-
-Power-of-choice: draw candidates by the size of their data and select those with the highest loss.
-
-Cho, Wang and Joshi, "Towards understanding biased client selection in federated learning", AISTATS 2022 (first as
-"Client selection in federated learning: convergence analysis and power-of-choice selection strategies", 2020).
-
-Oort: select clients of high utility and speed, and explore clients never tried.
-
-Lai, Zhu, Madhyastha and Chowdhury, "Oort: efficient federated learning via guided participant selection", OSDI 2021,
-Algorithm 1. Utility, system penalty, exploration and pacer are as published. Durations are known from the cost model
-instead of observed. Left out: blocklisting clients picked often (participation is ensured by the queues) and noise on
-utilities.
+Oort: Lai, Zhu, Madhyastha and Chowdhury, "Oort: efficient federated learning via guided participant selection", OSDI
+2021, Algorithm 1. Utility, system penalty, exploration and pacer are as published. Durations are known from the cost
+model instead of observed. Left out: blocklisting clients picked often (participation is ensured by the queues) and
+noise on utilities.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
@@ -36,35 +27,41 @@ from numpy.typing import NDArray
 from bdfl.compute import training_energy
 from bdfl.environment.draws import Purpose, stream
 from bdfl.errors import InvalidProblem
-from bdfl.scheduling.drc import Start, decide_from, exchange_time, start_round
+from bdfl.scheduling.drc import Start, decide_at, decide_from, exchange_time, start_round
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.scheduling.queues import next_queue
 from bdfl.types import PerClient
 
 Clients = Annotated[int, Meta(ge=0)]  # number of clients that train, at least m; 0: as many as the paired `drc`
 
+_FIRST_PERCENTILE = 30.0  # of the candidates' times: initial preferred duration T of oort
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BaselineMemory:
-    """Memory of a baseline: the queues of the paired `drc` run, and the start of the next cycle."""
+    """Memory of a baseline: the queues of the paired `drc` run, and what some of them know of earlier rounds.
+
+    It records selections, not updates received: on a chain every validator must derive the same ages from the blocks
+    alone, and clients that do not deliver are suspended anyway.
+    """
 
     reference_queue: PerClient
-    cursor: int = 0
-
-
-_Memory = TypeVar("_Memory", bound=BaselineMemory)
+    last_round: PerClient  # in which each client was last selected; 0: never
+    cursor: int = 0  # of round-robin: start of the next cycle
+    percentile: float = _FIRST_PERCENTILE  # of oort's pacer
+    collected: tuple[float, ...] = ()  # statistical utility that oort collected in each of the last rounds
 
 
 def random_scheduler(problem: RoundProblem) -> Decision:
     """Decision with candidates drawn uniformly; the draw depends on seed and round alone."""
-    start, count, memory = pair_round(problem, recall_baseline(problem))
+    start, count, memory = pair_round(problem)
     ticket = stream(problem.seed, Purpose.SCHEDULER, problem.round).random(problem.num_clients)
     return decide_initial(problem, start, take_least(start, ticket, count), memory)
 
 
 def round_robin(problem: RoundProblem) -> Decision:
     """Decision with the next candidates in cyclic order of index, continued from the last round."""
-    start, count, memory = pair_round(problem, recall_baseline(problem))
+    start, count, memory = pair_round(problem)
     first = int(np.searchsorted(start.candidates, memory.cursor))
     chosen = np.roll(start.candidates, -first)[:count]
     if len(chosen) > 0:
@@ -74,7 +71,7 @@ def round_robin(problem: RoundProblem) -> Decision:
 
 def channel_best(problem: RoundProblem) -> Decision:
     """Decision with the candidates of highest channel gain; ties are broken by index."""
-    start, count, memory = pair_round(problem, recall_baseline(problem))
+    start, count, memory = pair_round(problem)
     return decide_initial(problem, start, take_least(start, -problem.gain, count), memory)
 
 
@@ -89,12 +86,12 @@ def take_least(start: Start, score: PerClient, count: int) -> NDArray[np.intp]:
     return start.candidates[np.argsort(score[start.candidates], kind="stable")[:count]]
 
 
-def pair_round(problem: RoundProblem, memory: _Memory, clients: int = 0) -> tuple[Start, int, _Memory]:
+def pair_round(problem: RoundProblem, clients: int = 0) -> tuple[Start, int, BaselineMemory]:
     """Return the round's start, the number of clients that train (zero if infeasible), and the next memory.
 
     The number is that of the paired `drc`; or `clients`, if above 0, limited to at least m and at most all candidates.
     """
-    start = start_round(problem)
+    start, memory = start_round(problem), _recall(problem)
     reference = decide_from(replace(problem, queue=memory.reference_queue), start)
     count = int(np.count_nonzero(reference.selected))
     if clients and reference.is_feasible:
@@ -103,21 +100,16 @@ def pair_round(problem: RoundProblem, memory: _Memory, clients: int = 0) -> tupl
     return start, count, replace(memory, reference_queue=queue)
 
 
-def recall(problem: RoundProblem, kind: type[_Memory], fresh: Callable[[], _Memory]) -> _Memory:
-    """Return the scheduler's memory of this run, or `fresh` memory; raise `InvalidProblem` if it is another's."""
+def _recall(problem: RoundProblem) -> BaselineMemory:
+    """Memory of this run; at its start the paired `drc` has the run's own queues, and no client has been selected."""
     memory = problem.memory
     if memory is None:
-        return fresh()
-    if not isinstance(memory, kind):
+        return BaselineMemory(reference_queue=problem.queue, last_round=np.zeros(problem.num_clients))
+    if not isinstance(memory, BaselineMemory):
         raise InvalidProblem(f"memory: {type(memory).__name__} given, a baseline's own or None expected")
     if memory.reference_queue.shape != problem.queue.shape:
         raise InvalidProblem(f"memory: of {len(memory.reference_queue)} clients, the problem has {problem.num_clients}")
     return memory
-
-
-def recall_baseline(problem: RoundProblem) -> BaselineMemory:
-    """Return the memory of this run; at its start the paired `drc` has the run's own queues."""
-    return recall(problem, BaselineMemory, lambda: BaselineMemory(reference_queue=problem.queue))
 
 
 def initial_cpu(problem: RoundProblem, start: Start) -> PerClient:
@@ -133,48 +125,14 @@ def decide_initial(
         return infeasible_decision(problem, start.reason, memory)
     selected = np.zeros(problem.num_clients, dtype=np.bool_)
     selected[chosen] = True
-    return Decision(
-        selected=selected,
-        cpu_hz=np.where(selected, initial_cpu(problem, start), 0.0),
-        mining_hz=start.mining_hz,
-        power_w=np.where(selected, problem.power_w, 0.0),
-        iterations=1,
-        memory=memory,
-    )
+    if memory is not None:
+        memory = replace(memory, last_round=np.where(selected, float(problem.round), memory.last_round))
+    return decide_at(problem, selected, initial_cpu(problem, start), start.mining_hz, iterations=1, memory=memory)
 
 
-# Memory of schedulers that use the age of updates: the round of each client's last selection.
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class History(BaselineMemory):
-    """A baseline's memory, and the round in which each client was last selected (0: never).
-
-    It records selections, not updates received: on a chain every validator must derive the same ages from the blocks
-    alone, and clients that do not deliver are suspended anyway.
-    """
-
-    last_round: PerClient
-
-
-_History = TypeVar("_History", bound=History)
-
-
-def recall_history(problem: RoundProblem) -> History:
-    """Return the memory of this run; at its start no client has been selected."""
-    nobody = np.zeros(problem.num_clients)
-    return recall(problem, History, lambda: History(reference_queue=problem.queue, last_round=nobody))
-
-
-def update_age(problem: RoundProblem, history: History) -> PerClient:
+def update_age(problem: RoundProblem, memory: BaselineMemory) -> PerClient:
     """Rounds since each client was last selected, (clients,): t in round t for a client never selected."""
-    return problem.round - history.last_round
-
-
-def remember(problem: RoundProblem, decision: Decision, history: _History) -> Decision:
-    """Return the decision with `history`, updated by this round, as its memory."""
-    last_round = np.where(decision.selected, float(problem.round), history.last_round)
-    return replace(decision, memory=replace(history, last_round=last_round))
+    return problem.round - memory.last_round
 
 
 def fastest_k(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
@@ -183,7 +141,7 @@ def fastest_k(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
     The greedy choice of Nishio and Yonetani, "Client selection for federated learning with heterogeneous resources in
     mobile edge" (FedCS), IEEE ICC 2019, with a number of clients instead of a deadline: here uploads do not queue.
     """
-    start, count, memory = pair_round(problem, recall_baseline(problem), clients)
+    start, count, memory = pair_round(problem, clients)
     time_s = exchange_time(problem, start, initial_cpu(problem, start))
     return decide_initial(problem, start, take_least(start, time_s, count), memory)
 
@@ -194,7 +152,7 @@ def energy_greedy(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
     Energy as the criterion of selection as in Zeng, Du, Huang and Leung, "Energy-efficient radio resource allocation
     for federated edge learning", IEEE ICC Workshops 2020; bandwidth is not shared here, so a greedy choice suffices.
     """
-    start, count, memory = pair_round(problem, recall_baseline(problem), clients)
+    start, count, memory = pair_round(problem, clients)
     energy_j = start.upload_j + training_energy(problem.capacitance, problem.cycles, initial_cpu(problem, start))
     return decide_initial(problem, start, take_least(start, energy_j, count), memory)
 
@@ -205,11 +163,11 @@ def age_of_update(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
     After Yang, Arafa, Quek and Poor, "Age-based scheduling policy for federated learning in mobile edge networks", IEEE
     ICASSP 2020, who weigh age and channel: here age decides, and the channel (with the processor) breaks ties.
     """
-    start, count, history = pair_round(problem, recall_history(problem), clients)
+    start, count, memory = pair_round(problem, clients)
     who = start.candidates
     time_s = exchange_time(problem, start, initial_cpu(problem, start))
-    chosen = who[np.lexsort((time_s[who], -update_age(problem, history)[who]))[:count]]
-    return remember(problem, decide_initial(problem, start, chosen, history), history)
+    chosen = who[np.lexsort((time_s[who], -update_age(problem, memory)[who]))[:count]]
+    return decide_initial(problem, start, chosen, memory)
 
 
 _CANDIDATES_EACH = 2  # default of d / m
@@ -225,17 +183,17 @@ def power_of_choice(
     none), the age of the last update replaces them: the older it is, the further the model has moved from the client's
     data. The selection is then by age, without any claim about losses. Ties are broken by index.
     """
-    start, count, history = pair_round(problem, recall_history(problem), clients)
+    start, count, memory = pair_round(problem, clients)
     size = max(candidates or _CANDIDATES_EACH * count, count)
     drawn = np.sort(draw_order(problem, start.candidates, data_sizes(problem))[:size])
-    chosen = drawn[np.argsort(-_urgency(problem, history)[drawn], kind="stable")[:count]]
-    return remember(problem, decide_initial(problem, start, chosen, history), history)
+    chosen = drawn[np.argsort(-_urgency(problem, memory)[drawn], kind="stable")[:count]]
+    return decide_initial(problem, start, chosen, memory)
 
 
-def _urgency(problem: RoundProblem, history: History) -> PerClient:
+def _urgency(problem: RoundProblem, memory: BaselineMemory) -> PerClient:
     """Selection score, (clients,): the last known loss, infinite before the first; the age if losses are unknown."""
     if problem.last_loss is None:
-        return update_age(problem, history)
+        return update_age(problem, memory)
     return np.where(np.isnan(problem.last_loss), np.inf, problem.last_loss)
 
 
@@ -259,19 +217,10 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 _LEAST_EXPLORATION = 0.2
 _EXPLORATION_DECAY = 0.98  # per round
-_FIRST_PERCENTILE = 30.0  # of the candidates' times: initial preferred duration T
 _PERCENTILE_STEP = 5.0
 _CUTOFF = 0.95  # of the last admitted utility: clients above this are drawn from as well
 _OUTLIER = 0.95  # quantile at which utilities are clipped
 _CONFIDENCE = 0.1  # weight of the age of a utility
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class OortMemory(History):
-    """A history, the pacer's percentile, and the statistical utility collected in each of the last rounds."""
-
-    percentile: float = _FIRST_PERCENTILE
-    collected: tuple[float, ...] = ()
 
 
 def oort(
@@ -290,7 +239,7 @@ def oort(
     % a round, to 0.2 at least; untried clients are drawn in proportion to their speed. Every `window` rounds the pacer
     allows more time if less utility was collected than in the window before.
     """
-    start, count, memory = pair_round(problem, _recall(problem), clients)
+    start, count, memory = pair_round(problem, clients)
     memory = _pace(memory, window)
     who, time_s = start.candidates, exchange_time(problem, start, initial_cpu(problem, start))
     untried = who[memory.last_round[who] == 0]
@@ -304,19 +253,13 @@ def oort(
         preferred_s = float(np.percentile(time_s[who], memory.percentile))
         utility = _utility(problem, memory, statistical, tried, time_s, preferred_s, alpha)
         exploited = _exploit(problem, utility, tried, count - num_untried)
-    decision = decide_initial(problem, start, np.concatenate([explored, exploited]), memory)
-    if decision.is_feasible:
-        gained = float(statistical[decision.selected].sum())
-        memory = replace(memory, collected=(*memory.collected, gained))
-    return remember(problem, decision, memory)
+    chosen = np.sort(np.concatenate([explored, exploited]))
+    if start.reason is None:
+        memory = replace(memory, collected=(*memory.collected, float(statistical[chosen].sum())))
+    return decide_initial(problem, start, chosen, memory)
 
 
-def _recall(problem: RoundProblem) -> OortMemory:
-    nobody = np.zeros(problem.num_clients)
-    return recall(problem, OortMemory, lambda: OortMemory(reference_queue=problem.queue, last_round=nobody))
-
-
-def _pace(memory: OortMemory, window: int) -> OortMemory:
+def _pace(memory: BaselineMemory, window: int) -> BaselineMemory:
     """Apply the pacer once two windows are full: allow more time if the second collected less, and drop the first."""
     collected = memory.collected
     if len(collected) < 2 * window:
@@ -337,7 +280,7 @@ def _statistical_utility(problem: RoundProblem) -> PerClient:
 
 def _utility(
     problem: RoundProblem,
-    memory: OortMemory,
+    memory: BaselineMemory,
     statistical: PerClient,
     tried: NDArray[np.intp],
     time_s: PerClient,

@@ -1,20 +1,24 @@
-"""Conformance check of a scheduler on random and corner instances.
-
-Conformance test for schedulers, built-in and third-party: run `check_scheduler` on your own.
+"""Conformance test for schedulers, built-in and third-party: run `check_scheduler` on your own.
 
 It checks feasibility and form on random and extreme rounds, not the quality of decisions.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bdfl.scheduling.checker import TOLERANCE, evaluate, find_violations, gap_scale
 from bdfl.scheduling.drc import start_round
-from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, make_problem
+from bdfl.scheduling.problem import (
+    Decision,
+    RoundProblem,
+    Scheduler,
+    make_problem,
+    problem_columns,
+    restrict_problem,
+)
 from bdfl.scheduling.queues import next_queue
 from bdfl.types import PerClient
 
@@ -138,9 +142,9 @@ def make_extreme(problem: RoundProblem, extreme: Extreme) -> RoundProblem:
         case Extreme.NO_BUDGET_AT_ALL:
             changed = replace(problem, energy_budget_j=np.zeros(num))
         case Extreme.ONE_CLIENT:
-            changed = _repeat_first_client(problem, 1)
+            changed = restrict_problem(replace(problem, min_clients=1), np.zeros(1, dtype=np.intp))
         case Extreme.EQUAL_CLIENTS:
-            changed = _repeat_first_client(problem, num)
+            changed = restrict_problem(problem, np.zeros(num, dtype=np.intp))
         case Extreme.HUGE_QUEUES:
             changed = replace(problem, queue=1e12 * problem.queue)
         case Extreme.ONE_REACHABLE:
@@ -158,18 +162,6 @@ def make_extreme(problem: RoundProblem, extreme: Extreme) -> RoundProblem:
     for column in problem_columns(changed).values():
         column.setflags(write=False)
     return changed
-
-
-def problem_columns(problem: RoundProblem) -> dict[str, NDArray[np.generic]]:
-    """Arrays of the problem by field name, (clients,) each."""
-    values = {item.name: getattr(problem, item.name) for item in fields(problem)}
-    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-
-
-def _repeat_first_client(problem: RoundProblem, num_clients: int) -> RoundProblem:
-    columns = {name: np.repeat(column[:1], num_clients) for name, column in problem_columns(problem).items()}
-    fewer = min(problem.min_clients, num_clients)
-    return replace(problem, min_clients=fewer, **columns)  # type: ignore[arg-type]  # the columns are all arrays
 
 
 _COLUMNS = ("selected", "cpu_hz", "mining_hz", "power_w")

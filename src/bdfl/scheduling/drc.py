@@ -63,12 +63,26 @@ def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_I
     if start.reason is not None:
         return infeasible_decision(problem, start.reason)
     iterate, iterations = settle_iterate(problem, start, max_iterations)
+    return decide_at(problem, iterate.selected, iterate.cpu_hz, iterate.mining_hz, iterations=iterations)
+
+
+def decide_at(
+    problem: RoundProblem,
+    selected: PerClientMask,
+    cpu_hz: PerClient,
+    mining_hz: PerClient,
+    *,
+    iterations: int,
+    memory: object | None = None,
+) -> Decision:
+    """Decision in which the selected clients train at these frequencies, and transmit with their given powers."""
     return Decision(
-        selected=iterate.selected,
-        cpu_hz=np.where(iterate.selected, iterate.cpu_hz, 0.0),
-        mining_hz=iterate.mining_hz,
-        power_w=np.where(iterate.selected, problem.power_w, 0.0),
+        selected=selected,
+        cpu_hz=np.where(selected, cpu_hz, 0.0),
+        mining_hz=mining_hz,
+        power_w=np.where(selected, problem.power_w, 0.0),
         iterations=iterations,
+        memory=memory,
     )
 
 

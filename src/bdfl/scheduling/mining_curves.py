@@ -1,17 +1,13 @@
-"""Mining capacity as a function of the exchange time, with fixed or free upload power.
-
-Mining capacity of a client that must deliver its model by a common time.
+"""Mining capacity of a client that must deliver its model by a common time, with fixed or free upload power.
 
 For client i and exchange time tau let r_i(tau) be the energy left for mining if the client trains and uploads with the
 least energy by tau. The optimum depends on it through the *mining root* b_i(tau) = (2 r_i(tau)/(chi_i A))^(1/3): with
 total mining frequency s, client i can mine at s^(1/3) b_i(tau). It is concave and increasing in tau from `least_s` on;
-before that the client cannot take part. There are two families: transmit power given, or free up to a limit.
+before that the client cannot take part.
 
-Mining roots if every client may choose its transmit power: the best split of its time is solved inside.
-
-By an exchange time tau a client uploads for u seconds, at the power this needs, and trains for tau - u. Upload energy
-is convex and decreasing in u, training energy convex in tau - u, so the least energy is convex and decreasing in tau:
-all properties for given powers hold here too.
+If clients may choose their transmit power, the best split of their time is solved inside. By an exchange time tau a
+client uploads for u seconds, at the power this needs, and trains for tau - u. Upload energy is convex and decreasing in
+u, training energy convex in tau - u, so the least energy is convex and decreasing in tau, as for given powers.
 """
 
 from collections.abc import Callable

@@ -4,11 +4,12 @@
 sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.errors import InvalidProblem
 from bdfl.types import PerClient, PerClientMask
@@ -52,23 +53,8 @@ class RoundProblem:
         return len(self.queue)
 
 
-# Field, smallest allowed value, whether that value itself is allowed, whether infinity is.
-_LIMITS: tuple[tuple[str, float, bool, bool], ...] = (
-    ("queue", 0.0, True, False),
-    ("cycles", 0.0, True, False),
-    ("capacitance", 0.0, False, False),
-    ("energy_budget_j", 0.0, True, False),
-    ("gain", 0.0, True, False),
-    ("power_w", 0.0, True, False),
-    ("power_max_w", 0.0, True, False),
-    ("model_bits", 0.0, False, False),
-    ("cpu_max_hz", 0.0, True, True),
-    ("mining_max_hz", 0.0, True, True),
-    ("initial_cpu_hz", 0.0, False, False),
-    ("initial_mining_hz", 0.0, False, False),
-    ("participation_rate", 0.0, True, False),
-    ("samples", 0.0, True, False),
-)
+_ABOVE_ZERO = frozenset(["capacitance", "model_bits", "initial_cpu_hz", "initial_mining_hz"])  # others: at least 0
+_UNLIMITED = frozenset(["cpu_max_hz", "mining_max_hz"])  # may be infinite
 
 
 def make_problem(
@@ -153,46 +139,30 @@ def validate_problem(problem: RoundProblem) -> None:
             raise InvalidProblem(f"{name}: {value!r} given, must be a finite number above 0")
     if not (np.isfinite(problem.overhead_s) and problem.overhead_s >= 0):
         raise InvalidProblem(f"overhead_s: {problem.overhead_s!r} given, must be a finite number of at least 0")
-    if problem.reachable.shape != (num,):
-        raise InvalidProblem(f"reachable: shape {problem.reachable.shape} given, ({num},) expected")
-    if problem.last_loss is not None and problem.last_loss.shape != (num,):
-        raise InvalidProblem(f"last_loss: shape {problem.last_loss.shape} given, ({num},) expected")
-    for name, least, inclusive, unlimited in _LIMITS:
-        values = getattr(problem, name)
-        if values is None:  # unknown, which is allowed
-            continue
+    for name, values in problem_columns(problem).items():
         if values.shape != (num,):
             raise InvalidProblem(f"{name}: shape {values.shape} given, ({num},) expected")
-        good = (values >= least) if inclusive else (values > least)  # False for NaN
-        if not unlimited:
+        if name in ("reachable", "last_loss"):  # any value is allowed
+            continue
+        good = values > 0.0 if name in _ABOVE_ZERO else values >= 0.0  # False for NaN
+        if name not in _UNLIMITED:
             good &= np.isfinite(values)
         if not good.all():
             where = int(np.argmin(good))
-            sign = "at least" if inclusive else "above"
-            raise InvalidProblem(f"{name} of client {where}: {values[where]!r} given, must be {sign} {least:g}")
+            sign = "above" if name in _ABOVE_ZERO else "at least"
+            raise InvalidProblem(f"{name} of client {where}: {values[where]!r} given, must be {sign} 0")
 
 
-def restrict_problem(problem: RoundProblem, keep: PerClientMask) -> RoundProblem:
+def problem_columns(problem: RoundProblem) -> dict[str, NDArray[Any]]:
+    """Arrays of the problem by field name, (clients,) each; those that are unknown are left out."""
+    values = {item.name: getattr(problem, item.name) for item in fields(problem)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def restrict_problem(problem: RoundProblem, keep: PerClientMask | NDArray[np.intp]) -> RoundProblem:
     """Return the problem with only the clients in `keep`; `min_clients` is unchanged."""
-    return replace(
-        problem,
-        queue=problem.queue[keep],
-        cycles=problem.cycles[keep],
-        capacitance=problem.capacitance[keep],
-        energy_budget_j=problem.energy_budget_j[keep],
-        gain=problem.gain[keep],
-        power_w=problem.power_w[keep],
-        power_max_w=problem.power_max_w[keep],
-        model_bits=problem.model_bits[keep],
-        cpu_max_hz=problem.cpu_max_hz[keep],
-        mining_max_hz=problem.mining_max_hz[keep],
-        reachable=problem.reachable[keep],
-        initial_cpu_hz=problem.initial_cpu_hz[keep],
-        initial_mining_hz=problem.initial_mining_hz[keep],
-        participation_rate=problem.participation_rate[keep],
-        samples=None if problem.samples is None else problem.samples[keep],
-        last_loss=None if problem.last_loss is None else problem.last_loss[keep],
-    )
+    columns = {name: column[keep] for name, column in problem_columns(problem).items()}
+    return replace(problem, **columns)  # type: ignore[arg-type]  # the columns are all arrays
 
 
 class Status(StrEnum):

@@ -1,6 +1,4 @@
-"""Schedulers by name and by `name:key=value`, from entry points.
-
-Registry of schedulers, built-in and third-party: the entry points `bdfl.schedulers`.
+"""Schedulers by name and by `name:key=value`, built-in and third-party: the entry points `bdfl.schedulers`.
 
 A scheduler is a function `f(problem, *, parameter: type = default, ...) -> Decision`. Its keyword-only arguments are
 its parameters; their annotations (also `Literal`, or `Annotated` with `msgspec.Meta` limits) define the allowed values.
@@ -16,18 +14,8 @@ import msgspec
 
 from bdfl.errors import BadSchedulerParameter, BdflError, UnknownScheduler
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.scheduling.conformance import CheckReport, check_scheduler
+from bdfl.scheduling.conformance import CheckReport as CheckReport, check_scheduler as check_scheduler
 from bdfl.scheduling.problem import Decision, Scheduler
-
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "CheckReport",
-    "ParameterValue",
-    "check_scheduler",
-    "get_scheduler",
-    "scheduler_names",
-    "scheduler_parameters",
-]
 
 ENTRY_POINT_GROUP = "bdfl.schedulers"
 
@@ -125,7 +113,7 @@ BASELINES = (
 
 
 class InvalidChoice(BdflError):
-    """An invalid list of schedulers: empty, with one twice, or with a setting without a value."""
+    """A choice that cannot be played: a list that is empty or has one twice, or a setting without a value."""
 
 
 def split_choices(text: str) -> list[str]:
@@ -141,13 +129,13 @@ def split_choices(text: str) -> list[str]:
     return choices
 
 
-def validate_choices(choices: Sequence[str]) -> None:
-    """Raise `InvalidChoice` unless there is at least one scheduler, and none twice."""
+def validate_choices(choices: Sequence[str], what: str = "schedulers") -> None:
+    """Raise `InvalidChoice` unless there is at least one, and none twice."""
     if not choices:
-        raise InvalidChoice("schedulers: none given, at least one is needed")
+        raise InvalidChoice(f"{what}: none given, at least one is needed")
     repeated = [choice for choice in choices if choices.count(choice) > 1]
     if repeated:
-        raise InvalidChoice(f"schedulers: {repeated[0]!r} given twice, once is allowed")
+        raise InvalidChoice(f"{what}: {repeated[0]!r} given twice, once is allowed")
 
 
 def choose_scheduler(scenario: Scenario, choice: str) -> Scenario:

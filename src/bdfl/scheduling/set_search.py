@@ -7,7 +7,7 @@ client i is taken iff mu l_i(tau) < Z_i + theta. `certificate` turns the same pr
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -193,14 +193,12 @@ def scan_exchange(market: Market, supply: Supply) -> tuple[float, float]:
         step = market.num_clients // _SAMPLE
         weight = float(step)
         index = slice(0, None, step)
-        market = Market(
+        market = replace(
+            market,
             curves=market.curves.take(index),
             idle=market.idle[index],
             caps=None if market.caps is None else market.caps[index],
             queue=market.queue[index],
-            tradeoff=market.tradeoff,
-            work_cycles=market.work_cycles,
-            min_clients=market.min_clients,
         )
     least = market.curves.least_s[np.isfinite(market.curves.least_s)]
     needed = min(int(np.ceil(market.min_clients / weight)), len(least))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bdfl.experiment.parallel import InvalidSweep, SweepFailed
+from bdfl.experiment.parallel import SweepFailed, validate_workers
 from bdfl.processes import count_cores, open_process_pool
 from bdfl.ray_cluster import OtherSoftware, count_cpus, describe_trouble, find_difference, list_software, open_ray
 from bdfl.sweeps.points import Batch, PointResult, compute_batch
@@ -47,8 +47,7 @@ class Executor(Protocol):
 @contextmanager
 def open_local_executor(workers: int | None) -> Iterator[Executor]:
     """Start `workers` processes (default: one per core) of one thread each; a single worker is this process."""
-    if workers is not None and workers < 1:
-        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
+    validate_workers(workers)
     num_workers = workers or count_cores()
     if num_workers == 1:
         yield _Here()
@@ -139,8 +138,7 @@ class Refusal(msgspec.Struct, frozen=True):
 @contextmanager
 def open_ray_executor(address: str | None, workers: int | None, *, with_torch: bool) -> Iterator[Executor]:
     """Run tasks of one CPU each on the cluster at `address`, or on a local one; at most `workers` at once."""
-    if workers is not None and workers < 1:
-        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
+    validate_workers(workers)
     with open_ray(address, num_cpus=workers) as ray:
         executor = _RayExecutor(ray, workers, with_torch=with_torch)
         try:

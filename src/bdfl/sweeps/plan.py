@@ -1,6 +1,4 @@
-"""The sweep file: settings, random draws, measures.
-
-Sweep files: a base scenario, the varied keys and the measures; strictly validated.
+"""Sweep files: a base scenario, the varied keys, random draws and the measures; strictly validated.
 
 Dotted scenario keys may be quoted or not: `"radio.bandwidth_hz" = [...]` and `radio.bandwidth_hz = [...]` are equal.
 """
@@ -8,7 +6,6 @@ Dotted scenario keys may be quoted or not: `"radio.bandwidth_hz" = [...]` and `r
 import hashlib
 import itertools
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -20,25 +17,23 @@ import numpy as np
 from msgspec import Meta
 
 from bdfl.environment import Purpose, stream
-from bdfl.errors import one_line
 from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
-from bdfl.scenario import Scenario, dump_scenario, load_scenario, override_scenario, scenario_digest
+from bdfl.scenario import Scenario, load_scenario, override_scenario, scenario_digest
 from bdfl.scenario.distributions import Positive, WholePositive
-from bdfl.scenario.files import find_scenario
+from bdfl.scenario.files import find_scenario, read_toml
 from bdfl.scenario.schema_learning import is_path
 from bdfl.scenario.validation import (
+    Annotation,
     Plain,
     ScenarioError,
     Section,
     Text,
     convert_strictly,
-    parse_toml,
     refuse_value,
     toml_document,
     toml_value,
 )
 from bdfl.scheduling.registry import choose_scheduler, validate_choices
-from bdfl.storage import read_regular
 
 # Random values for the points of a sweep, each determined by the sweep's seed, the draw's number and the key.
 
@@ -77,22 +72,14 @@ class Choice(_Drawn, frozen=True, kw_only=True, tag="choice"):
 
 
 Drawing: TypeAlias = Uniform | LogUniform | Integers | Choice
-
-
-class _Holder(msgspec.Struct, frozen=True):
-    """Wrapper of a distribution, so that its errors read like those of a scenario."""
-
-    value: Drawing
+_DRAWING: Annotation = Drawing
 
 
 def validate_drawing(data: Plain, key: str) -> Drawing:
     """Return the distribution at `key`; raise `ScenarioError` if it is not one."""
     if not isinstance(data, dict):
         raise refuse_value(key, data, 'a table such as {distribution = "uniform", low = 0.2, high = 0.8}')
-    try:
-        drawing = convert_strictly({"value": data}, _Holder).value
-    except ScenarioError as error:
-        raise ScenarioError(error.key.replace("value", key, 1), error.found, error.allowed) from None
+    drawing: Drawing = convert_strictly(data, _DRAWING, key)
     if not isinstance(drawing, Choice) and drawing.low > drawing.high:
         raise refuse_value(f"{key}.low", drawing.low, f"at most high, which is {drawing.high!r}")
     return drawing
@@ -164,7 +151,6 @@ def measure_learning(learning: LearningRecord, names: tuple[str, ...]) -> dict[s
 
 
 MAX_POINTS = 100_000
-MAX_FILE_BYTES = 1_000_000
 SCENARIO_FILE = "scenario.toml"
 _REFUSED = {
     "name": "a key that changes what happens",
@@ -227,17 +213,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
         return {key: Origin.GRID for key, _ in self.grid} | {key: Origin.RANDOM for key, _ in self.random}
 
     @property
-    def num_settings(self) -> int:
-        """Number of settings, including duplicate draws."""
-        number = max(self.count, 1)
-        for _, values in self.grid:
-            number *= len(values)
-        return number
-
-    @property
     def num_planned(self) -> int:
         """Number of points, including duplicate draws."""
-        return self.num_settings * len(self.schedulers) * len(self.seeds)
+        num_settings = max(self.count, 1) * math.prod(len(values) for _, values in self.grid)
+        return num_settings * len(self.schedulers) * len(self.seeds)
 
     def settings(self) -> Iterator[Settings]:
         """Yield all settings in order: the last grid key changes fastest, and every draw meets every grid point.
@@ -274,7 +253,10 @@ def load_sweep(path: Path) -> Sweep:
 
     The base scenario is a path relative to the file, or the name of a shipped one.
     """
-    data = _read(path)
+    try:
+        data = read_toml(path, "expected a sweep in TOML")
+    except OSError as error:
+        raise ScenarioError(str(path), str(error.strerror).lower(), "expected a sweep in TOML") from None
     file = convert_strictly({"name": path.stem} | data, _File)
     base = _load_base(file, path.parent)
     seeds = file.seeds if isinstance(file.seeds, tuple) else tuple(base.seed + number for number in range(file.seeds))
@@ -285,7 +267,7 @@ def load_sweep(path: Path) -> Sweep:
         mode=file.mode,
         base=base,
         seeds=seeds,
-        schedulers=file.schedulers or (_own_choice(base),),
+        schedulers=file.schedulers or (base.scheduler.name,),  # V and parameters stay the scenario's
         measures=_choose_measures(file),
         grid=grid,
         count=file.random.count,
@@ -313,28 +295,9 @@ def dump_sweep(sweep: Sweep) -> str:
     return toml_document({key: value for key, value in document.items() if value != {}})
 
 
-def dump_base(sweep: Sweep) -> str:
-    """The base scenario as TOML text."""
-    return dump_scenario(sweep.base)
-
-
 def apply_settings(scenario: Scenario, settings: Settings) -> Scenario:
     """Return the scenario with these values, validated as in a file."""
     return override_scenario(scenario, [f"{key}={toml_value(value)}" for key, value in settings])
-
-
-def _read(path: Path) -> dict[str, Plain]:
-    """Read the TOML file of a sweep."""
-    expected = "expected a sweep in TOML"
-    try:
-        data = parse_toml(read_regular(path, MAX_FILE_BYTES).decode())
-    except OSError as error:
-        raise ScenarioError(str(path), str(error.strerror).lower(), expected) from None
-    except UnicodeDecodeError:
-        raise ScenarioError(str(path), "not UTF-8 text", expected) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(str(path), f"not TOML: {one_line(error)}", expected) from None
-    return data
 
 
 def _load_base(file: _File, folder: Path) -> Scenario:
@@ -343,11 +306,6 @@ def _load_base(file: _File, folder: Path) -> Scenario:
     changes = [f"{key}={toml_value(value)}" for key, value in fixed]
     changes += [] if file.rounds is None else [f"rounds={file.rounds}"]
     return load_scenario(beside if beside.is_file() else find_scenario(file.scenario), changes)
-
-
-def _own_choice(base: Scenario) -> str:
-    """Name of the base scenario's scheduler; V and parameters stay the scenario's."""
-    return base.scheduler.name
 
 
 def _choose_measures(file: _File) -> tuple[str, ...]:

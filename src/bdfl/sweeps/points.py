@@ -2,18 +2,19 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from bdfl.encoding import Record, record_digest
-from bdfl.errors import one_line
-from bdfl.experiment.simulation import draw_run, play
+from bdfl.experiment.parallel import Entrant, enter
+from bdfl.experiment.simulation import Draws, draw_run, play
+from bdfl.plugins import show_exception
 from bdfl.scenario import Scenario, scenario_digest
 from bdfl.scenario.validation import toml_value
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
-from bdfl.scheduling.registry import choose_scheduler, get_scheduler
+from bdfl.scheduling.registry import choose_scheduler
 from bdfl.sweeps.plan import Mode, Settings, Sweep, apply_settings, measure_learning, measure_run
 
 # Points of a sweep in order, identified by digests, and grouped by shared draws.
@@ -31,14 +32,6 @@ class _PointName(Record, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
-class ScheduledScenario:
-    """A scenario with its scheduler; shared by points that differ in their seed alone."""
-
-    scenario: Scenario
-    scheduler: Scheduler
-
-
-@dataclass(frozen=True, eq=False)
 class Point:
     """One run of a sweep."""
 
@@ -46,7 +39,7 @@ class Point:
     settings: Settings
     choice: str  # the scheduler as written in the sweep file
     seed: int
-    entrant: ScheduledScenario
+    entrant: Entrant
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +50,12 @@ class Group:
     measures: tuple[str, ...]
     seed: int
     ids: tuple[str, ...]
-    entrants: tuple[ScheduledScenario, ...]
+    entrants: tuple[Entrant, ...]
 
     def alone(self) -> "list[Group]":
         """Return each point as a group of its own."""
-        return [
-            Group(self.mode, self.measures, self.seed, (id,), (entrant,))
-            for id, entrant in zip(self.ids, self.entrants, strict=True)
-        ]
+        pairs = zip(self.ids, self.entrants, strict=True)
+        return [replace(self, ids=(id,), entrants=(entrant,)) for id, entrant in pairs]
 
 
 def list_points(sweep: Sweep) -> list[Point]:
@@ -74,9 +65,11 @@ def list_points(sweep: Sweep) -> list[Point]:
     points: list[Point] = []
     for settings in sweep.settings():
         for choice, scenario in chosen.items():
-            entrant = _enter(apply_settings(scenario, settings), schedulers)
+            entrant = enter(apply_settings(scenario, settings), schedulers)
             digest = scenario_digest(msgspec.structs.replace(entrant.scenario, seed=0))
-            points += [Point(_name(sweep.mode, digest, seed), settings, choice, seed, entrant) for seed in sweep.seeds]
+            for seed in sweep.seeds:
+                name = _PointName("bdfl-sweep-point-1", sweep.mode.value, digest, seed)
+                points.append(Point(record_digest(name).hex(), settings, choice, seed, entrant))
     return points
 
 
@@ -96,19 +89,6 @@ def group_points(sweep: Sweep, points: Sequence[Point]) -> list[Group]:
         for members in together.values()
         for part in _parts(members)
     ]
-
-
-def _enter(scenario: Scenario, known: dict[bytes, Scheduler]) -> ScheduledScenario:
-    """Return the scenario with its scheduler, which is looked up once."""
-    choice = scenario.scheduler
-    key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
-    if key not in known:
-        known[key] = get_scheduler(choice.name, choice.parameters)
-    return ScheduledScenario(scenario, known[key])
-
-
-def _name(mode: Mode, digest: str, seed: int) -> str:
-    return record_digest(_PointName("bdfl-sweep-point-1", mode.value, digest, seed)).hex()
 
 
 def _drawn(settings: Settings) -> str:
@@ -145,6 +125,9 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     host: str
 
 
+NO_TIME = PointTimes(wall_s=0.0, cpu_s=0.0, draws_s=0.0, scheduler_s=0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Groups that are computed one after the other by one worker."""
@@ -162,64 +145,15 @@ def compute_batch(batch: Batch) -> list[PointResult]:
     return [result for group in batch.groups for result in _compute_group(group)]
 
 
-def describe_failure(error: BaseException) -> str:
-    """Describe an exception in one line that does not depend on the worker."""
-    text = one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-    return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
+class _Watch:
+    """Time since its making."""
 
+    def __init__(self) -> None:
+        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
 
-def _compute_group(group: Group) -> list[PointResult]:
-    compute = _learn_points if group.mode is Mode.RUN else _play_points
-    return compute(group)
-
-
-def _play_points(group: Group) -> list[PointResult]:
-    first, began = group.entrants[0], _now()
-    try:
-        draws = draw_run(_seeded(first.scenario, group.seed))
-    except Exception as error:  # a third party's trace, for instance, may raise anything
-        return [_failed(id, describe_failure(error), began) for id in group.ids]
-    drawn, share = _now() - began, 1.0 / len(group.ids)
-
-    def play_one(entrant: ScheduledScenario) -> tuple[dict[str, float | None], float]:
-        timed = _Timed(entrant.scheduler)
-        run = play(_seeded(entrant.scenario, group.seed), timed, draws)
-        return measure_run(run, group.measures), timed.cpu_s
-
-    return [
-        _attempt(id, entrant, play_one, drawn.scaled(share))
-        for id, entrant in zip(group.ids, group.entrants, strict=True)
-    ]
-
-
-def _learn_points(group: Group) -> list[PointResult]:
-    """Compute whole learning runs, each in a temporary folder."""
-
-    def learn_one(entrant: ScheduledScenario) -> tuple[dict[str, float | None], float]:
-        from bdfl.experiment.training_run import RunOptions, run
-
-        options = RunOptions(workers=1, verify=False)
-        made = run(_seeded(entrant.scenario, group.seed), options=options)
-        return measure_learning(made.learning, group.measures) | measure_run(made.record, group.measures), 0.0
-
-    return [
-        _attempt(id, entrant, learn_one, _Moment(0.0, 0.0))
-        for id, entrant in zip(group.ids, group.entrants, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """Readings of two clocks, or the time elapsed on them."""
-
-    wall_s: float
-    cpu_s: float
-
-    def __sub__(self, other: "_Moment") -> "_Moment":
-        return _Moment(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
-
-    def scaled(self, share: float) -> "_Moment":
-        return _Moment(self.wall_s * share, self.cpu_s * share)
+    def read(self) -> PointTimes:
+        wall_s, cpu_s = time.perf_counter() - self._wall_s, time.process_time() - self._cpu_s
+        return PointTimes(wall_s=wall_s, cpu_s=cpu_s, draws_s=0.0, scheduler_s=0.0)
 
 
 class _Timed:
@@ -236,35 +170,49 @@ class _Timed:
         return decision
 
 
-def _attempt(
-    id: str,
-    entrant: ScheduledScenario,
-    compute: Callable[[ScheduledScenario], tuple[dict[str, float | None], float]],
-    drawn: _Moment,
-) -> PointResult:
-    began = _now()
+def _compute_group(group: Group) -> list[PointResult]:
+    draws, drawing = None, NO_TIME
+    if group.mode is Mode.SIMULATE:
+        watch = _Watch()
+        try:
+            draws = draw_run(_seeded(group.entrants[0].scenario, group.seed))
+        except Exception as error:  # a third party's trace, for instance, may raise anything
+            return [_failed(id, error, watch) for id in group.ids]
+        drawing = watch.read()
+    return [
+        _compute_point(group, id, entrant, draws, drawing)
+        for id, entrant in zip(group.ids, group.entrants, strict=True)
+    ]
+
+
+def _compute_point(group: Group, id: str, entrant: Entrant, draws: Draws | None, drawing: PointTimes) -> PointResult:
+    """Simulate a point on these draws; without draws, learn in a temporary folder."""
+    scenario, scheduler, watch = _seeded(entrant.scenario, group.seed), _Timed(entrant.scheduler), _Watch()
     try:
-        values, scheduler_s = compute(entrant)
+        if draws is not None:
+            values = measure_run(play(scenario, scheduler, draws), group.measures)
+        else:
+            from bdfl.experiment.training_run import RunOptions, run
+
+            made = run(scenario, options=RunOptions(workers=1, verify=False))
+            values = measure_learning(made.learning, group.measures) | measure_run(made.record, group.measures)
     except Exception as error:  # a scheduler or a model may raise anything: only its point fails
-        return _failed(id, describe_failure(error), began)
-    spent = _now() - began
+        return _failed(id, error, watch)
+    spent, num_sharing = watch.read(), len(group.ids)
     times = PointTimes(
-        wall_s=spent.wall_s + drawn.wall_s,
-        cpu_s=spent.cpu_s + drawn.cpu_s,
-        draws_s=drawn.cpu_s,
-        scheduler_s=scheduler_s,
+        wall_s=spent.wall_s + drawing.wall_s / num_sharing,
+        cpu_s=spent.cpu_s + drawing.cpu_s / num_sharing,
+        draws_s=drawing.cpu_s / num_sharing,
+        scheduler_s=scheduler.cpu_s,
     )
     return PointResult(point=id, values=values, times=times, host=socket.gethostname())
 
 
-def _failed(id: str, line: str, began: _Moment) -> PointResult:
-    spent = _now() - began
-    times = PointTimes(wall_s=spent.wall_s, cpu_s=spent.cpu_s, draws_s=0.0, scheduler_s=0.0)
-    return PointResult(point=id, error=line, times=times, host=socket.gethostname())
-
-
-def _now() -> _Moment:
-    return _Moment(time.perf_counter(), time.process_time())
+def _failed(id: str, error: Exception, watch: _Watch) -> PointResult:
+    """Describe the exception in one line that does not depend on the worker."""
+    text = show_exception(error)
+    line = text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
+    return PointResult(point=id, error=line, times=watch.read(), host=socket.gethostname())
 
 
 def _seeded(scenario: Scenario, seed: int) -> Scenario:

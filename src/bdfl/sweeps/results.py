@@ -1,13 +1,9 @@
-"""Results of a sweep: journal, table, summary.
-
-The folder of a sweep: its definition, a journal of the completed points, and in the end one table.
+"""The folder of a sweep: its definition, a journal of the completed points, in the end tables, and their summary.
 
 The journal has one JSON document per line: a header, then one for every computation of a point. A line counts once it
 is complete, and the last line of a point is its result. So an interruption loses at most the points in progress.
 
-Results of a sweep as one Parquet table, a row per point in order, and their times in another.
-
-`points.parquet` is independent of workers and time: the same sweep gives the same bytes.
+`points.parquet`, a row per point in order, is independent of workers and time: the same sweep gives the same bytes.
 """
 
 import math
@@ -15,20 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 
 from bdfl import __version__
 from bdfl.errors import BdflError, one_line, other_format, require
-from bdfl.experiment.run_folder import drop_cut_off
+from bdfl.experiment.run_folder import decode_line, drop_cut_off
 from bdfl.experiment.statistics import Interval, mean_interval
 from bdfl.records.learning import LOCK_FILE
+from bdfl.scenario import dump_scenario
 from bdfl.scenario.files import refuse_function, validate_allowed
 from bdfl.scenario.schema_learning import is_function
 from bdfl.scenario.validation import Plain, toml_value
 from bdfl.storage import lock_file, open_parquet, read_regular, replace_file, replacing
-from bdfl.sweeps.plan import MEASURES, SCENARIO_FILE, Choice, Mode, Origin, Sweep, dump_base, dump_sweep, load_sweep
+from bdfl.sweeps.plan import MEASURES, SCENARIO_FILE, Choice, Mode, Origin, Sweep, dump_sweep, load_sweep
 from bdfl.sweeps.points import Point, PointTimes
 
 FORMAT = 1
@@ -37,7 +34,6 @@ JOURNAL_FILE = "journal.jsonl"
 _NAMED = ("numpy", "scipy")
 
 _MAX_JOURNAL = 2**28  # bytes
-_Line = TypeVar("_Line")
 
 
 class BadSweepFolder(BdflError):
@@ -89,7 +85,7 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
     with lock_file(path / LOCK_FILE, BadSweepFolder(f"{path}: another process is at work on this sweep")):
         if not (path / JOURNAL_FILE).exists():
             replace_file(path / SWEEP_FILE, dump_sweep(sweep).encode())
-            replace_file(path / SCENARIO_FILE, dump_base(sweep).encode())
+            replace_file(path / SCENARIO_FILE, dump_scenario(sweep.base).encode())
             replace_file(path / JOURNAL_FILE, msgspec.json.encode(_make_header(sweep)) + b"\n")
         done = _read_journal(path / JOURNAL_FILE, _make_header(sweep))
         with (path / JOURNAL_FILE).open("ab", buffering=0) as journal:
@@ -120,7 +116,7 @@ def _read_journal(path: Path, expected: Header) -> dict[str, Done]:
     lines = read_regular(path, _MAX_JOURNAL).splitlines()
     if not lines:
         raise BadSweepFolder(f"{path}: no header, a journal of a sweep expected")
-    header = _decode(path, lines[0], 1, Header)
+    header = decode_line(path, lines[0], 1, Header, BadSweepFolder)
     if header.format != FORMAT:
         raise BadSweepFolder(f"{path}: {other_format(header.format, FORMAT)}")
     if header.sweep != expected.sweep:
@@ -128,25 +124,15 @@ def _read_journal(path: Path, expected: Header) -> dict[str, Done]:
             f"{path.parent}: begun with another sweep ({header.sweep[:12]}, now {expected.sweep[:12]});"
             " choose another folder with --out"
         )
-    _validate_software(path.parent, header.software, expected.software)
-    done = [_decode(path, line, number, Done) for number, line in enumerate(lines[1:], start=2)]
-    return {line.point: line for line in done}
-
-
-def _validate_software(path: Path, begun: Mapping[str, str], now: Mapping[str, str]) -> None:
-    for name, found in now.items():
-        if begun.get(name) != found:
+    for name, found in expected.software.items():
+        if header.software.get(name) != found:
             raise BadSweepFolder(
-                f"{path}: begun with {name} {begun.get(name)}, now it is {found}: going on would not end in the same"
-                " bytes"
+                f"{path.parent}: begun with {name} {header.software.get(name)}, now it is {found}: going on would not"
+                " end in the same bytes"
             )
-
-
-def _decode(path: Path, line: bytes, number: int, kind: type[_Line]) -> _Line:
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadSweepFolder(f"{path}: line {number} is damaged: {one_line(error)}") from None
+    told = enumerate(lines[1:], start=2)
+    done = [decode_line(path, line, number, Done, BadSweepFolder) for number, line in told]
+    return {line.point: line for line in done}
 
 
 POINTS_FILE = "points.parquet"

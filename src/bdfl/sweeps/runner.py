@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from bdfl.sweeps.executors import Executor, Lost
 from bdfl.sweeps.plan import Sweep
-from bdfl.sweeps.points import Batch, Group, PointResult, PointTimes, group_points, list_points
+from bdfl.sweeps.points import NO_TIME, Batch, Group, PointResult, group_points, list_points
 from bdfl.sweeps.results import POINTS_FILE, TIMES_FILE, Done, SweepFolder, write_points, write_times
 
 RETRIES = 2
 LOST_LINE = "the process that computed it ended by itself (killed, or out of memory)"
 _BATCH_S = 0.5  # target duration of a batch: makes the cost of sending negligible
-_NOTHING = PointTimes(wall_s=0.0, cpu_s=0.0, draws_s=0.0, scheduler_s=0.0)
 
 Progress = Callable[[int, int], None]  # points done, points in all
 
@@ -139,7 +138,7 @@ class _Work:
         if len(batch.ids) > 1:
             self._alone += [alone for group in batch.groups for alone in group.alone()]
             return
-        result = PointResult(point=batch.ids[0], error=LOST_LINE, times=_NOTHING, host="")
+        result = PointResult(point=batch.ids[0], error=LOST_LINE, times=NO_TIME, host="")
         self._folder.append([self._settle(result)])
 
     def _settle(self, result: PointResult) -> Done:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bdfl.errors import BdflError, require
-from bdfl.tracking.tracker import DELAY, Outcome, TrackedRun
+from bdfl.errors import require
+from bdfl.tracking.tracker import DELAY, Outcome, TrackedRun, UnknownTracker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,23 +29,15 @@ _SETTINGS = {
 }
 
 
-class NoPlace(BdflError):
-    """A tracker without a destination."""
-
-
 def open_mlflow(where: str) -> "MlflowTracker":
     """Open a tracker that writes to `where`: a folder for a database, or any tracking URI of MLflow."""
-    _quieten()
-    require("--track mlflow", "mlflow", "sqlalchemy")
-    if not where:
-        raise NoPlace("mlflow: no place given, mlflow:FOLDER or mlflow:URI expected")
-    return MlflowTracker(where)
-
-
-def _quieten() -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before the import
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    require("--track mlflow", "mlflow", "sqlalchemy")
+    if not where:
+        raise UnknownTracker("mlflow: no place given, mlflow:FOLDER or mlflow:URI expected")
+    return MlflowTracker(where)
 
 
 class MlflowTracker:

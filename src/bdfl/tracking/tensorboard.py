@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bdfl.errors import BdflError, require
-from bdfl.tracking.tracker import Outcome, TrackedRun
+from bdfl.errors import require
+from bdfl.tracking.tracker import Outcome, TrackedRun, UnknownTracker
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -19,15 +19,11 @@ _FILES = "events.out.tfevents.*"  # pattern of TensorBoard's files
 _FILE_VERSION = "brain.Event:2"
 
 
-class NoFolder(BdflError):
-    """A tracker without a folder."""
-
-
 def open_tensorboard(folder: str) -> "TensorBoardTracker":
     """Open a tracker that writes below `folder`, the argument of `tensorboard --logdir`."""
     require("--track tensorboard", "tensorboard")
     if not folder:
-        raise NoFolder("tensorboard: no folder given, tensorboard:FOLDER expected")
+        raise UnknownTracker("tensorboard: no folder given, tensorboard:FOLDER expected")
     return TensorBoardTracker(Path(folder))
 
 

@@ -72,7 +72,7 @@ _METHODS = ("begin", "round", "finish")
 
 
 class UnknownTracker(BdflError):
-    """A tracker name with no match, or with several."""
+    """A tracker that does not exist, that several packages have, or that is not told where to write."""
 
 
 def tracker_names() -> list[str]:
@@ -182,6 +182,7 @@ class RoundScalars:
     def of_block(self, block: Block, learning: LearningRound | None) -> dict[str, float]:
         """Metrics of the next round from its block, which contains fewer than a record."""
         body = block.body
+        stated = [signed.update.epsilon_micro / MICRO for signed in body.updates]
         delay_s = body.modelled.delay_ns / NANO
         self._time_s += delay_s
         return _finite(
@@ -197,7 +198,7 @@ class RoundScalars:
                 "schedule/objective": body.schedule.objective_nano / NANO if body.schedule.is_feasible else None,
                 "chain/height": block.header.height,
             }
-        ) | (self._spent(_stated(block)) if learning is None else self._learned(learning))
+        ) | (self._spent(stated) if learning is None else self._learned(learning))
 
     def _learned(self, row: LearningRound) -> dict[str, float]:
         local_losses = _known(row.local_loss)
@@ -213,10 +214,6 @@ class RoundScalars:
     def _spent(self, epsilon: Sequence[float]) -> dict[str, float]:
         self._epsilon = max(self._epsilon, *epsilon, 0.0)
         return {"privacy/epsilon": self._epsilon} if self._epsilon else {}
-
-
-def _stated(block: Block) -> list[float]:
-    return [signed.update.epsilon_micro / MICRO for signed in block.body.updates]
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

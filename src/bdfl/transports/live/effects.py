@@ -29,10 +29,10 @@ from bdfl.protocol.events import (
     ServeDecided,
     SetTimer,
     StopMining,
+    Store as Keep,
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import Content, Decided, Gossip, Message
 from bdfl.transports.interfaces import Link, LiveObserver, Work, keep
 from bdfl.transports.live.blob_client import BlobCache
