@@ -210,9 +210,8 @@ def draw_map(
 
 def _place(client: ClientRow, view: RoundView, positions: Positions | None, online: Mapping[int, bool]) -> ClientPlace:
     number = client.client
-    gain = view.gain[number] if number < len(view.gain) else float("nan")
-    power_w = view.power_w[number] if number < len(view.power_w) else 0.0
-    is_placed = positions is not None and number < len(positions.position_m)
+    gain, power_w = view.gain[number], view.power_w[number]
+    placed = positions if positions is not None and number < len(positions.position_m) else None
     ratio, rate = None, None
     if np.isfinite(gain) and view.bandwidth_hz is not None and view.noise_w_per_hz is not None:
         pair = np.array([power_w]), np.array([gain])
@@ -221,9 +220,9 @@ def _place(client: ClientRow, view: RoundView, positions: Positions | None, onli
     return ClientPlace(
         client=number,
         name=client.name,
-        x_m=round(positions.position_m[number][0], 2) if is_placed and positions is not None else None,
-        y_m=round(positions.position_m[number][1], 2) if is_placed and positions is not None else None,
-        access_point=positions.access_point[number] if is_placed and positions is not None else None,
+        x_m=None if placed is None else round(placed.position_m[number][0], 2),
+        y_m=None if placed is None else round(placed.position_m[number][1], 2),
+        access_point=None if placed is None else placed.access_point[number],
         gain_db=to_db(gain) if np.isfinite(gain) else None,
         snr_db=ratio,
         rate_bps=rate,
@@ -261,9 +260,7 @@ _METRICS = (("accuracy", ""), ("loss", ""), ("delay_s", "s"), ("mining_s", "s"),
 
 
 def compare_runs(
-    runs: Sequence[ComparedRun],
-    columns: Sequence[Columns],
-    find_intervals: Callable[[list[list[float]]], list[tuple[float, float]]],
+    runs: Sequence[ComparedRun], columns: Sequence[Columns], find_intervals: FindIntervals
 ) -> CompareDocument:
     """Compare the runs; `find_intervals` computes means of differences and half their intervals, in the worker."""
     wanted = [
