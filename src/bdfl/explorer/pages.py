@@ -99,6 +99,10 @@ def show_member(
     """
     number = client.client
     given = _heights(columns, number, DELIVERED)
+
+    def weigh(block: Block | None) -> float | None:
+        return sample_weights(block).get(number) if is_mean and block is not None else None
+
     return replace(
         show_client(client, columns),
         epsilon=_epsilon(number, find(int(given[-1]))) if given.size else None,
@@ -110,7 +114,8 @@ def show_member(
         cpu_max_hz=None if limits.cpu_max_hz is None else float(limits.cpu_max_hz),
         mining_max_hz=None if limits.mining_max_hz is None else float(limits.mining_max_hz),
         contributions=[
-            _contribution(number, find(height), is_mean) for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
+            ContributionRow(height=height, weight=weigh(find(height).block), update_norm=None)
+            for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
         ],
         num_votes=num_votes,
         num_reports=num_reports,
@@ -122,13 +127,6 @@ def _heights(columns: Columns, client: int, state: int) -> NDArray[np.int64]:
     """Return the rounds with the client in that state."""
     states = columns["client_state"][:, client] if columns.num_rows else np.zeros(0, np.uint8)
     return np.flatnonzero(states == state) + 1
-
-
-def _contribution(client: int, found: Found, is_mean: bool) -> ContributionRow:
-    weight = None
-    if is_mean and found.block is not None:
-        weight = sample_weights(found.block).get(client)
-    return ContributionRow(height=found.height, weight=weight, update_norm=None)
 
 
 def _epsilon(client: int, found: Found) -> float | None:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from bdfl.experiment.statistics import Interval
-from bdfl.report.style import CYCLE, SOFT_INK, Picture, Sheet, colour_of, drawable, house_style, new_figure
+from bdfl.report.style import CYCLE, SOFT_INK, Picture, Sheet, colour_of, drawable, drawing
 from bdfl.report.tables import new_table
 from bdfl.scenario import Scenario, describe_scenario
 from bdfl.scheduling.registry import show_choice
@@ -34,8 +34,7 @@ def draw_sweep(summary: SweepSummary) -> Picture:
     num_panels = len(summary.measures)
     columns = min(num_panels, _MOST_COLUMNS)
     rows = -(-num_panels // columns)
-    with house_style():
-        figure = new_figure(_PANEL_INCH[0] * columns, _PANEL_INCH[1] * rows + 0.5)
+    with drawing(_PANEL_INCH[0] * columns, _PANEL_INCH[1] * rows + 0.5) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
         panels: list[Axes] = list(grid.flat)
         for axes, measure in zip(panels, summary.measures, strict=False):
