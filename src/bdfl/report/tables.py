@@ -288,14 +288,16 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], align:
     return [head, rule, *body]
 
 
-def add_ends(table: Table, rows: Sequence[_Row], show: Callable[[_Row], Sequence[RenderableType]]) -> None:
+def add_ends(
+    table: Table, rows: Sequence[_Row], show: Callable[[_Row], Sequence[RenderableType]], num_ends: int = _SHOWN_ROUNDS
+) -> None:
     """Add the first and last few rows, with dots for those between them."""
-    is_cut = len(rows) > 2 * _SHOWN_ROUNDS
-    for row in rows[:_SHOWN_ROUNDS] if is_cut else rows:
+    is_cut = len(rows) > 2 * num_ends
+    for row in rows[:num_ends] if is_cut else rows:
         table.add_row(*show(row))
     if is_cut:
         table.add_row(*["..."] * len(table.columns), style="dim")
-        for row in rows[-_SHOWN_ROUNDS:]:
+        for row in rows[-num_ends:]:
             table.add_row(*show(row))
 
 
