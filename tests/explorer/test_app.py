@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("starlette")
 
 from bdfl.errors import BdflError
-from bdfl.explorer.server import CONTENT_POLICY, CannotServe, ExplorerServer, serve_in_background
+from bdfl.explorer.server import CONTENT_POLICY, CannotServe, ExplorerServer
 from bdfl.explorer.static_files import StaticFiles
 from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
+from tests.explorer.serving import serve_in_background
 
 PAGES = (
     "/",

@@ -14,9 +14,9 @@ pytest.importorskip("starlette")
 from bdfl.explorer import events as feed_module, server as serving
 from bdfl.explorer.documents import BackEvent, GoneEvent, Status, StatusEvent
 from bdfl.explorer.events import MAX_WAITING, Feed, TooManyViewers, encode_event
-from bdfl.explorer.server import serve_in_background
 from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
+from tests.explorer.serving import serve_in_background
 
 POLL_S = 0.02
 

@@ -191,3 +191,13 @@ def test_an_export_is_written_and_its_size_told(run, tmp_path):
     assert re.match(r"wrote .*index\.html, \d+\.\d MB in \d+ files; open it in a browser\n", found.stdout)
     assert (tmp_path / "site" / "index.html").exists()
     assert json.loads((tmp_path / "site" / "index.json").read_bytes())["is_exported"]
+
+
+def test_an_export_has_every_block_of_a_chain_that_takes_long_to_open(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("bdfl.explorer.chain_run._OPENING_S", 0.0)
+    monkeypatch.setattr("bdfl.explorer.chain_run._STEP_S", 0.0)
+    found = CliRunner().invoke(app, ["explore", str(run), "--export", str(tmp_path / "site")])
+    assert found.exit_code == 0, found.stderr
+    index = json.loads((tmp_path / "site" / "index.json").read_bytes())
+    assert index["height"] == index["planned_rounds"] == 12
+    assert (tmp_path / "site" / "block" / "1.json").exists()

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from bdfl.audit.lineage import (
-    NotOnChain,
     aggregate_without,
-    get_block,
     iter_blocks,
     read_model,
     read_updates,
     validate_client,
+    validate_range,
 )
 from bdfl.learning.weights import Vector
 from bdfl.ledger.member_set import read_member_set
@@ -82,10 +81,7 @@ def blame_clients(
     of models evaluated and their total.
     """
     last = chain.height if last is None else last
-    for height in (first, last):
-        get_block(chain, height)
-    if first > last:
-        raise NotOnChain(f"blocks {first} to {last}: none, the first is after the last")
+    validate_range(chain, first, last)
     blocks = [block for block in iter_blocks(chain, first, last) if not block.body.is_empty]
     num_models = sum(1 + len(block.body.aggregated) for block in blocks)
     num_judged = 0
@@ -155,10 +151,7 @@ def leave_out(
     """
     last = chain.height if block is None else block
     validate_client(chain, client)
-    for height in (since, last):
-        get_block(chain, height)
-    if since > last:
-        raise NotOnChain(f"blocks {since} to {last}: none, the first is after the last")
+    validate_range(chain, since, last)
     original = read_model(chain, last)
     model, deviation = original, np.zeros(original.size)
     changed_in = []

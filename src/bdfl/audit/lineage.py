@@ -140,7 +140,8 @@ class NotOnChain(BdflError):
 def get_block(chain: Store, height: int) -> Block:
     """Return the block at a height from 1 on; raise `NotOnChain` if there is none."""
     if not 1 <= height <= chain.height:
-        raise NotOnChain(f"block {height}: not on the chain, {_expected_heights(chain.height)} expected")
+        allowed = f"1 to {chain.height}" if chain.height else "none is there yet: a chain with blocks"
+        raise NotOnChain(f"block {height}: not on the chain, {allowed} expected")
     return chain.block(height)
 
 
@@ -161,6 +162,14 @@ def validate_client(chain: Store, client: int) -> None:
 def iter_blocks(chain: Store, first: int, last: int) -> Iterator[Block]:
     """Return the blocks of these heights, both included."""
     return (get_block(chain, height) for height in range(first, last + 1))
+
+
+def validate_range(chain: Store, first: int, last: int) -> None:
+    """Raise `NotOnChain` unless the chain has the blocks `first` to `last`, which are at least one."""
+    for height in (first, last):
+        get_block(chain, height)
+    if first > last:
+        raise NotOnChain(f"blocks {first} to {last}: none, the first is after the last")
 
 
 def layout_of(genesis: Genesis) -> Layout:
@@ -235,10 +244,6 @@ def _read_blob(chain: Store, digest: bytes, what: str) -> bytes:
     return data
 
 
-def _expected_heights(height: int) -> str:
-    return f"1 to {height}" if height else "none is there yet: a chain with blocks"
-
-
 # Lineage of a model: its contributing clients, their weights and first blocks.
 
 _BLOCK_ENTRIES = 2**20  # numbers sorted at a time
@@ -285,26 +290,23 @@ def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trac
             counts[update.client] += 1
         made_in = made_in if block.body.is_empty else block.header.height
     last = [] if made_in == 0 else get_block(chain, made_in).body.aggregated
-    weights: dict[int, float | None] = dict.fromkeys((update.client for update in last), None)
-    if with_weights:
-        weights |= weights_in(chain, made_in)
+    weights = weights_in(chain, made_in) if with_weights else {}
     samples = {update.client: update.samples for update in last}
     digests = {update.client: update.model.hex() for update in last}
-    contributions = []
     members = read_member_set(chain.genesis, iter_blocks(chain, 1, height)).members
-    for client in range(len(members)):
-        contributions.append(
-            Contribution(
-                client=client,
-                samples=samples.get(client),
-                weight=weights.get(client),
-                update=digests.get(client),
-                since=first.get(client),
-                last=latest.get(client),
-                num_blocks=counts[client],
-            )
+    contributions = tuple(
+        Contribution(
+            client=client,
+            samples=samples.get(client),
+            weight=weights.get(client),
+            update=digests.get(client),
+            since=first.get(client),
+            last=latest.get(client),
+            num_blocks=counts[client],
         )
-    return Trace(height, made_in, model.hex(), chain.genesis.law.aggregation, tuple(contributions))
+        for client in range(len(members))
+    )
+    return Trace(height, made_in, model.hex(), chain.genesis.law.aggregation, contributions)
 
 
 def weights_in(chain: Store, height: int) -> dict[int, float]:
@@ -342,16 +344,14 @@ def update_weights(rule: Aggregation, updates: Sequence[Update]) -> NDArray[np.f
             return _weights_of_ranks(vectors, np.arange(faulty, count - faulty))
         case "krum" | "multi-krum":
             num_chosen = 1 if rule.rule == "krum" else count - faulty
-            weights = np.zeros(count)
-            weights[np.argsort(krum_scores(vectors, faulty), kind="stable")[:num_chosen]] = 1.0 / num_chosen
-            return weights
+            chosen = np.argsort(krum_scores(vectors, faulty), kind="stable")[:num_chosen]
         case "minimum-diameter":
-            group = list(closest_group(vectors, faulty))
-            weights = np.zeros(count)
-            weights[group] = 1.0 / len(group)
-            return weights
+            chosen = np.array(closest_group(vectors, faulty))
         case _:
             return None
+    weights = np.zeros(count)
+    weights[chosen] = 1.0 / len(chosen)
+    return weights
 
 
 def _weights_of_ranks(vectors: Sequence[NDArray[np.float32]], ranks: NDArray[np.intp]) -> NDArray[np.float64]:

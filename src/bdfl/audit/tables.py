@@ -270,20 +270,19 @@ def _write_parquet(schema: pyarrow.Schema, batches: Iterator[pyarrow.RecordBatch
 
 def _write_csv(schema: pyarrow.Schema, batches: Iterator[pyarrow.RecordBatch], file: BinaryIO) -> None:
     """Write CSV: null is an empty cell, text is in quotes, a list is JSON."""
-    plain = pyarrow.schema([_csv_field(field) for field in schema])
+    texts = pyarrow.string()
+    plain = pyarrow.schema([field.with_type(texts) if _is_list(field) else field for field in schema])
     with pyarrow.csv.CSVWriter(file, plain) as writer:
         for batch in batches:
-            columns = [_csv_column(column) for column in batch.columns]
+            columns = [_as_json(column) if _is_list(column) else column for column in batch.columns]
             writer.write_batch(pyarrow.RecordBatch.from_arrays(columns, schema=plain))
 
 
-def _csv_field(field: pyarrow.Field) -> pyarrow.Field:
-    return field.with_type(pyarrow.string()) if pyarrow.types.is_nested(field.type) else field
+def _is_list(column: pyarrow.Field | pyarrow.Array) -> bool:
+    return bool(pyarrow.types.is_nested(column.type))
 
 
-def _csv_column(column: pyarrow.Array) -> pyarrow.Array:
-    if not pyarrow.types.is_nested(column.type):
-        return column
+def _as_json(column: pyarrow.Array) -> pyarrow.Array:
     texts = [None if value is None else msgspec.json.encode(value).decode() for value in column.to_pylist()]
     return pyarrow.array(texts, type=pyarrow.string())
 

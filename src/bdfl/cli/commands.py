@@ -1,6 +1,7 @@
 """Registration of all commands. Libraries are imported in functions: `bdfl --help` must not wait for matplotlib."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,11 +158,7 @@ def simulate(
         _show_aggregate(played, opened, gaps=gaps, out=out, as_json=as_json)
         return
 
-    def on_round(row: "RoundRecord") -> None:
-        on_progress(row.round, played.rounds)
-        tracking.settle(row)
-
-    with progress(f"simulating {played.name}", "rounds") as on_progress, tracking_scenario(opened, played) as tracking:
+    with _simulating(played, opened) as on_round:
         record = simulate_scenario(played, prove_gaps=gaps, on_round=on_round)
     if not as_json:
         from bdfl.report.tables import tabulate_run
@@ -184,6 +181,21 @@ def simulate(
         print_json(encode_run(record))
 
 
+@contextmanager
+def _simulating(scenario: "Scenario", trackers: "Mapping[str, Tracker]") -> "Iterator[Callable[[RoundRecord], None]]":
+    """Yield a function that shows progress after every round, and tracks it."""
+
+    def settle(row: "RoundRecord") -> None:
+        on_progress(row.round, scenario.rounds)
+        tracking.settle(row)
+
+    with (
+        progress(f"simulating {scenario.name}", "rounds") as on_progress,
+        tracking_scenario(trackers, scenario) as tracking,
+    ):
+        yield settle
+
+
 def _show_aggregate(
     scenario: "Scenario", trackers: "Mapping[str, Tracker]", *, gaps: bool, out: Path | None, as_json: bool
 ) -> None:
@@ -192,14 +204,7 @@ def _show_aggregate(
     from bdfl.experiment.simulation import simulate_aggregate
     from bdfl.records import encode_aggregate
 
-    def on_round(row: "RoundRecord") -> None:
-        on_progress(row.round, scenario.rounds)
-        tracking.settle(row)
-
-    with (
-        progress(f"simulating {scenario.name}", "rounds") as on_progress,
-        tracking_scenario(trackers, scenario) as tracking,
-    ):
+    with _simulating(scenario, trackers) as on_round:
         record = simulate_aggregate(scenario, prove_gaps=gaps, on_round=on_round)
     if as_json:
         print_json(encode_aggregate(record))

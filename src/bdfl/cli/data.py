@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bdfl.experiment.run_folder import RunFolder
     from bdfl.ledger.sqlite_store import ChainStore
     from bdfl.scenario import Scenario
-    from bdfl.tracking import TrackedRun, Tracker, Tracking
+    from bdfl.tracking import Tracker, Tracking
 
 
 # `bdfl data`: show data and their distribution over clients.
@@ -225,33 +225,22 @@ def open_trackers(choices: list[str] | None) -> "Mapping[str, Tracker]":
     return {choice: open_tracker(choice) for choice in choices}
 
 
-@contextmanager
 def tracking_run(
-    trackers: "Mapping[str, Tracker]", folder: "RunFolder", *, is_continued: bool = False
-) -> "Iterator[Tracking]":
-    """Track the run in a folder inside the block; a failing tracker is a warning with the way to catch up."""
-    from bdfl.tracking import tracked_run
+    trackers: "Mapping[str, Tracker]", folder: "RunFolder", *, is_continued: bool
+) -> "AbstractContextManager[Tracking]":
+    """Track the run in a folder inside the context; a failing tracker is a warning with the way to catch up."""
+    from bdfl.tracking import track_run, tracked_run
 
     run = tracked_run(folder.scenario, folder.path.resolve().name, is_continued=is_continued)
-    with _tracking(trackers, run, f"; catch up with: bdfl track {folder.path} --to ...") as tracking:
-        yield tracking
+    way = f"catch up with: bdfl track {folder.path} --to ..."
+    return track_run(trackers, run, lambda line: say(f"warning: {line}; {way}", err=True))
 
 
-@contextmanager
-def tracking_scenario(trackers: "Mapping[str, Tracker]", scenario: "Scenario") -> "Iterator[Tracking]":
-    """Track a run without a folder inside the block."""
-    from bdfl.tracking import tracked_run
+def tracking_scenario(trackers: "Mapping[str, Tracker]", scenario: "Scenario") -> "AbstractContextManager[Tracking]":
+    """Track a run without a folder inside the context."""
+    from bdfl.tracking import track_run, tracked_run
 
-    with _tracking(trackers, tracked_run(scenario), "") as tracking:
-        yield tracking
-
-
-@contextmanager
-def _tracking(trackers: "Mapping[str, Tracker]", run: "TrackedRun", way: str) -> "Iterator[Tracking]":
-    from bdfl.tracking import track_run
-
-    with track_run(trackers, run, lambda line: say(f"warning: {line}{way}", err=True)) as tracking:
-        yield tracking
+    return track_run(trackers, tracked_run(scenario), lambda line: say(f"warning: {line}", err=True))
 
 
 def track(

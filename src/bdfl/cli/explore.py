@@ -68,6 +68,8 @@ def explore(
     from bdfl.explorer.library import open_library
 
     with open_library(paths or [], node) as library, writing_to(export), progress("exporting", "documents") as show:
+        for run in range(library.num_runs):
+            library.read_all(run)
         made = export_site(library, export, last=last, on_progress=show)
     say(f"wrote {made.page}, {made.num_bytes / 1e6:.1f} MB in {made.num_files} files; open it in a browser")
     for note in made.notes:

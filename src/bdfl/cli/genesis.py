@@ -391,7 +391,6 @@ def _validate_digest(expected: str, chain: bytes) -> None:
 
 
 def _print_missing(missing: list[int]) -> None:
-    if missing:
-        say(f"members {', '.join(map(str, missing))} have not signed yet")
-    else:
-        say("all members have signed: ready to start")
+    from bdfl.report.chain_tables import describe_missing
+
+    say(describe_missing(missing))

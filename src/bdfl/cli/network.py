@@ -22,7 +22,17 @@ from bdfl.cli.options import (
     SetOption,
     flower_changes,
 )
-from bdfl.cli.terminal import FAILED_EXIT, INTERRUPTED_EXIT, BadUsage, print_json, print_out, progress, say, writing_to
+from bdfl.cli.terminal import (
+    FAILED_EXIT,
+    INTERRUPTED_EXIT,
+    BadUsage,
+    print_json,
+    print_out,
+    progress,
+    say,
+    show_result,
+    writing_to,
+)
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
@@ -100,28 +110,19 @@ def up(
       bdfl network up --nodes 4 --flower mypackage.client:client_fn
       bdfl network up --detach
     """
-    if resume is not None and (
-        scenario
-        or nodes
-        or aps
-        or out
-        or time_scale is not None
-        or seed is not None
-        or changes
-        or flower
-        or flower_model
-    ):
+    others = (scenario, nodes, aps, out, changes, flower, flower_model)
+    if resume is not None and (any(others) or time_scale is not None or seed is not None):
         raise BadUsage("--resume: goes on with what its folder says, no scenario or other options of the network")
     if explore:
         require_extra("the explorer", "explore")
-    if resume is not None:
-        require_extra("a live network", "live")
-        from bdfl.localnet.network import validate_network
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
         asked = [*flower_changes(flower, flower_model), *(changes or [])]
         _create(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, asked)
     else:
+        require_extra("a live network", "live")
+        from bdfl.localnet.network import validate_network
+
         validate_network(folder, frozenset(allow or ()))
     if detach:
         _detach(folder, blocks=blocks, restart=restart, keep=keep, explore=explore)
@@ -292,17 +293,14 @@ def _report_verdict(folder: Path, took_s: float, *, is_done: bool, as_json: bool
     """Verify and compare all chains and print the result; exit code 1 for a failure."""
     from bdfl.localnet.processes import read_network
     from bdfl.localnet.verdict import summarise_network, verify_network
+    from bdfl.report.chain_tables import tabulate_summary
 
     functions = frozenset(read_network(folder).functions)
     with progress("verifying", "chains") as on_progress:
         verdict = verify_network(folder, own_functions=functions, on_progress=on_progress)
     summary = summarise_network(folder, verdict, took_s)
-    if as_json:
-        print_json(summary)
-    else:
-        from bdfl.report.chain_tables import tabulate_summary
-
-        print_out(*tabulate_summary(summary))
+    show_result(summary, lambda: tabulate_summary(summary), as_json=as_json)
+    if not as_json:
         say(f"network {folder}")
     for failure in summary.failures:
         say(f"error: {failure}", err=True)

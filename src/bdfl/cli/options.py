@@ -1,7 +1,5 @@
 """Options, arguments and steps that several commands share."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -166,13 +164,11 @@ def find_chain(path: Path) -> Path:
     raise NoChain(f"{path}: no chain in it, the folder of a run or of a chain expected")
 
 
-@contextmanager
-def open_chain(path: Path) -> "Iterator[ChainStore]":
+def open_chain(path: Path) -> "ChainStore":
     """Open a chain read-only; another process may be writing it."""
     from bdfl.ledger.sqlite_store import ChainStore
 
-    with ChainStore.open(find_chain(path), read_only=True) as chain:
-        yield chain
+    return ChainStore.open(find_chain(path), read_only=True)
 
 
 # Options of commands that distribute work over local processes or a Ray cluster.

@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +37,7 @@ from bdfl.cli.terminal import (
     print_json,
     print_out,
     progress,
+    show_result,
     writing_to,
 )
 from bdfl.errors import require
@@ -90,6 +91,7 @@ def leaderboard(
       bdfl leaderboard my.toml --schedulers drc,oort,my-scheduler --seeds 20
     """
     from bdfl.experiment.leaderboard import play_leaderboard
+    from bdfl.report.leaderboard import tabulate_board
     from bdfl.scheduling.registry import split_choices
 
     opened = [open_scenario(name, changes, rounds) for name in scenarios or DEFAULT_SCENARIOS]
@@ -103,12 +105,7 @@ def leaderboard(
             workers=workers,
             on_progress=on_progress,
         )
-    if as_json:
-        print_json(boards)
-    else:
-        from bdfl.report.leaderboard import tabulate_board
-
-        print_out(*(table for board in boards for table in tabulate_board(board)))
+    show_result(boards, lambda: (table for board in boards for table in tabulate_board(board)), as_json=as_json)
     if (out is not None or not as_json) and can_draw():
         files = _save_leaderboard(boards, out or RESULTS / _LEADERBOARD)
         if not as_json:
@@ -407,25 +404,19 @@ class CampaignView:
 def show_campaign(view: CampaignView) -> Iterator[Callable[["CampaignProgress"], None]]:
     """Yield a function that shows progress on stderr: a live line on a terminal, else plain lines."""
     console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with console.status(view.line()) as status:
-
-            def update(now: "CampaignProgress") -> None:
-                view.last = now
-                status.update(view.line())
-
-            yield update
-        return
     said_s = time.monotonic()
+    with console.status(view.line()) if console.is_terminal else nullcontext() as status:
 
-    def say(now: "CampaignProgress") -> None:
-        nonlocal said_s
-        view.last = now
-        if time.monotonic() - said_s >= _PATIENCE_S or now.rounds_left == 0:
-            said_s = time.monotonic()
-            typer.echo(view.line(), err=True)
+        def show(now: "CampaignProgress") -> None:
+            nonlocal said_s
+            view.last = now
+            if status is not None:
+                status.update(view.line())
+            elif time.monotonic() - said_s >= _PATIENCE_S or now.rounds_left == 0:
+                said_s = time.monotonic()
+                typer.echo(view.line(), err=True)
 
-    yield say
+        yield show
 
 
 def _print(found: "Reproduction") -> None:

@@ -14,17 +14,17 @@ from bdfl.cli.options import (
     JsonOption,
     JsonOrFilesOption,
     can_draw,
+    save_result,
     validate_address,
 )
 from bdfl.cli.terminal import (
     FAILED_EXIT,
     INTERRUPTED_EXIT,
     BadUsage,
-    print_files,
     print_json,
-    print_out,
     progress,
     say,
+    show_result,
     writing_to,
 )
 from bdfl.errors import require
@@ -123,6 +123,7 @@ def plot(
       bdfl plot sweeps/sweep --x energy.budget_j --y mean_delay_s --by scheduler
       bdfl plot sweeps/sweep --where clients.count=8
     """
+    from bdfl.report.sweep import draw_sweep, tabulate_summary
     from bdfl.sweeps.results import read_points, summarise_points
 
     pairs = [text.partition("=") for text in where or []]
@@ -136,21 +137,9 @@ def plot(
         where={key.strip(): value.strip() for key, _, value in pairs},
         logarithmic=log_x,
     )
-    if as_json:
-        print_json(summary)
-    else:
-        from bdfl.report.sweep import tabulate_summary
-
-        print_out(*tabulate_summary(summary))
+    show_result(summary, lambda: tabulate_summary(summary), as_json=as_json)
     if (out is not None or not as_json) and can_draw():
-        from bdfl.report.style import save_picture
-        from bdfl.report.sweep import draw_sweep
-
-        folder = out or (table if table.is_dir() else table.parent)
-        with writing_to(folder):
-            files = save_picture(draw_sweep(summary), folder, "plot")
-        if not as_json:
-            print_files(files)
+        save_result(draw_sweep(summary), "plot", out or (table if table.is_dir() else table.parent), quiet=as_json)
 
 
 def _open_executor(

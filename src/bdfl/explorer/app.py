@@ -8,7 +8,8 @@ never used as a path on the disk, so path traversal is impossible. Symbolic link
 import math
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 
 import msgspec
@@ -34,13 +35,6 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,3})?|[+
 _MAX_SHOWN = 40  # characters of a bad value in an error message
 
 Query = Mapping[str, str]
-
-
-def path_number(text: str) -> int:
-    """Return the number at the end of a path; raise `NotHere` for other text."""
-    if _WHOLE.fullmatch(text) is None:
-        raise NotHere(f"{text[:_MAX_SHOWN]}: a number expected")
-    return int(text)
 
 
 def whole(query: Query, name: str) -> int | None:
@@ -91,9 +85,8 @@ _STATUS_OF: Mapping[type[BdflError], HTTPStatus] = {
 }
 
 Ask = Callable[[Library, Request], object]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
-# JSON routes and their queries to the library. Numbers in paths are text until `path_number` has parsed them.
+# JSON routes and their queries to the library. Numbers in paths are text until `number_of` has parsed them.
 _QUICK: Mapping[str, Ask] = {
     "/index.json": lambda library, request: library.overview(run_of(request)),
     "/rounds.json": lambda library, request: _rounds(library, run_of(request), request.query_params),
@@ -119,16 +112,15 @@ _NUMBERED_PAGES = ("/block/{number}", "/model/{number}", "/what-if/{number}", "/
 
 def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
     """Return the ASGI application for all open runs; it must be wrapped in a `RequestFilter`."""
-    queries = _Queries(library)
-    pages = _Pages(queries, files)
-    routes = [Route(path, queries.endpoint(ask, is_slow=False)) for path, ask in _QUICK.items()]
-    routes += [Route(path, queries.endpoint(ask, is_slow=True)) for path, ask in _SLOW.items()]
-    routes += [Route(path, pages.show) for path in _PAGES]
-    routes += [Route(path, pages.show_numbered) for path in _NUMBERED_PAGES]
+    answers = _Endpoints(library, feed, files)
+    routes = [Route(path, partial(answers.query, ask, is_slow=False)) for path, ask in _QUICK.items()]
+    routes += [Route(path, partial(answers.query, ask, is_slow=True)) for path, ask in _SLOW.items()]
+    routes += [Route(path, answers.show) for path in _PAGES]
+    routes += [Route(path, answers.show_numbered) for path in _NUMBERED_PAGES]
     routes += [
-        Route("/events", _events_endpoint(queries, feed)),
-        Route("/static/{name:path}", pages.show_file),
-        Route("/favicon.ico", pages.show_icon),
+        Route("/events", answers.stream_events),
+        Route("/static/{name:path}", answers.show_file),
+        Route("/favicon.ico", answers.show_icon),
     ]
     app = Starlette(
         routes=routes,
@@ -142,113 +134,90 @@ def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
     return app
 
 
-class _Queries:
-    """Thread pools that query the library, with limits."""
+class _Endpoints:
+    """HTML pages, static files, events, and thread pools that query the library, with limits."""
 
-    def __init__(self, library: Library) -> None:
-        self.library = library
+    def __init__(self, library: Library, feed: Feed, files: StaticFiles) -> None:
+        self._library, self._feed, self._files = library, feed, files
         self._quick, self._slow = CapacityLimiter(_NUM_QUICK), CapacityLimiter(_NUM_SLOW)
 
-    def endpoint(self, ask: Ask, *, is_slow: bool) -> Endpoint:
-        async def answer(request: Request) -> Response:
-            return await self.answer(ask, request, is_slow=is_slow)
-
-        return answer
-
-    async def answer(self, ask: Ask, request: Request, *, is_slow: bool) -> Response:
+    async def query(self, ask: Ask, request: Request, *, is_slow: bool) -> Response:
         """Return the library's answer, encoded and compressed if large enough."""
         limiter = self._slow if is_slow else self._quick
         if limiter.statistics().tasks_waiting >= _MAX_WAITING:
             raise Busy(f"{_MAX_WAITING} questions wait already, try again")
-        is_packed = "gzip" in request.headers.get("accept-encoding", "")
 
         def work() -> tuple[bytes, str, bool]:
-            found = ask(self.library, request)
+            found = ask(self._library, request)
             content, kind = (found, BYTES) if isinstance(found, bytes) else (msgspec.json.encode(found), JSON)
-            if is_packed and len(content) >= _LEAST_COMPRESSED:
-                return compress(content), kind, True
-            return content, kind, False
+            is_packed = _takes_gzip(request) and len(content) >= _LEAST_COMPRESSED
+            return compress(content) if is_packed else content, kind, is_packed
 
-        content, kind, was_packed = await to_thread.run_sync(work, limiter=limiter)
-        return Response(content, media_type=kind, headers=_packing(was_packed))
+        content, kind, is_packed = await to_thread.run_sync(work, limiter=limiter)
+        return Response(content, media_type=kind, headers=_packing(is_packed))
 
-    async def check_run(self, request: Request) -> int:
-        """Return the run of a request; raise `NotHere` if it is not open."""
-        run = run_of(request)
-        if run >= self.library.num_runs:
-            raise NotHere(f"run {run}: not here, 0 to {self.library.num_runs - 1} expected")
-        return run
-
-    async def last_number(self, page: str, run: int) -> int:
-        """Return the last valid number of a page of that kind."""
-        overview = await to_thread.run_sync(self.library.overview, run, limiter=self._quick)
-        if page == "client":
-            return len(overview.clients) - 1
-        return overview.height + (page == "what-if")
-
-
-class _Pages:
-    """HTML pages and static files."""
-
-    def __init__(self, queries: _Queries, files: StaticFiles) -> None:
-        self._queries, self._files = queries, files
+    async def stream_events(self, request: Request) -> Response:
+        return EventStream(self._feed, self._check_run(request))
 
     async def show(self, request: Request) -> Response:
         """Return the shell of a page, with an error status if the run is not open."""
         try:
-            await self._queries.check_run(request)
+            self._check_run(request)
         except BdflError as error:
-            return self._shell(request, status_for(error))
-        return self._shell(request, HTTPStatus.OK)
+            return self._file(request, SHELL, status_for(error))
+        return self._file(request, SHELL)
 
     async def show_numbered(self, request: Request) -> Response:
         """Return the shell of the page of a block, model, round or client."""
         page = request.url.path.split("/")[1]
         try:
-            run, number = await self._queries.check_run(request), number_of(request)
+            run, number = self._check_run(request), number_of(request)
             first = 0 if page in ("client", "model") else 1
-            is_there = first <= number <= await self._queries.last_number(page, run)
+            is_there = first <= number <= await self._last_number(page, run)
         except BdflError as error:
-            return self._shell(request, status_for(error))
-        return self._shell(request, HTTPStatus.OK if is_there else HTTPStatus.NOT_FOUND)
+            return self._file(request, SHELL, status_for(error))
+        return self._file(request, SHELL, HTTPStatus.OK if is_there else HTTPStatus.NOT_FOUND)
 
     async def show_file(self, request: Request) -> Response:
-        found = self._files.find(request.path_params["name"])
-        if found is None:
-            raise NotHere("static: no such file")
-        return _file_response(request, found)
+        return self._file(request, request.path_params["name"])
 
     async def show_icon(self, request: Request) -> Response:
-        found = self._files.find("icon.svg")
-        if found is None:
-            return Response(status_code=HTTPStatus.NO_CONTENT)
-        return _file_response(request, found)
+        return self._file(request, "icon.svg")
 
-    def _shell(self, request: Request, status: HTTPStatus) -> Response:
-        found = self._files.find(SHELL)
+    def _check_run(self, request: Request) -> int:
+        """Return the run of a request; raise `NotHere` if it is not open."""
+        run = run_of(request)
+        if run >= self._library.num_runs:
+            raise NotHere(f"run {run}: not here, 0 to {self._library.num_runs - 1} expected")
+        return run
+
+    async def _last_number(self, page: str, run: int) -> int:
+        """Return the last valid number of a page of that kind."""
+        overview = await to_thread.run_sync(self._library.overview, run, limiter=self._quick)
+        if page == "client":
+            return len(overview.clients) - 1
+        return overview.height + (page == "what-if")
+
+    def _file(self, request: Request, name: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
+        found = self._files.find(name)
         if found is None:
-            raise NotHere(f"static/{SHELL}: missing, install bdfl again")
+            raise NotHere("static: no such file")
         return _file_response(request, found, status)
 
 
-def _file_response(request: Request, file: StaticFile, status: HTTPStatus = HTTPStatus.OK) -> Response:
+def _file_response(request: Request, file: StaticFile, status: HTTPStatus) -> Response:
     """Return the file, or 304 if the client's copy is current."""
     headers = {"Cache-Control": "no-cache", "ETag": file.tag}
     if status is HTTPStatus.OK and request.headers.get("if-none-match") == file.tag:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     is_text = file.kind.startswith("text/") or file.kind.endswith(("json", "xml"))
-    is_packed = is_text and "gzip" in request.headers.get("accept-encoding", "")
-    is_packed = is_packed and len(file.content) >= _LEAST_COMPRESSED
+    is_packed = is_text and _takes_gzip(request) and len(file.content) >= _LEAST_COMPRESSED
     content = file.packed if is_packed else file.content
     return Response(content, status, headers={**headers, **_packing(is_packed), "Content-Type": file.kind})
 
 
-def _events_endpoint(queries: _Queries, feed: Feed) -> Endpoint:
-    async def events(request: Request) -> Response:
-        run = await queries.check_run(request)
-        return EventStream(feed, run)
-
-    return events
+def _takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def run_of(request: Request) -> int:
@@ -257,13 +226,16 @@ def run_of(request: Request) -> int:
 
 
 def number_of(request: Request) -> int:
-    """Return the number of the block, client or round in a request's path."""
-    return path_number(request.path_params["number"])
+    """Return the number of the block, client or round in a request's path; raise `NotHere` for other text."""
+    text = request.path_params["number"]
+    if _WHOLE.fullmatch(text) is None:
+        raise NotHere(f"{text[:_MAX_SHOWN]}: a number expected")
+    return int(text)
 
 
 def _rounds(library: Library, run: int, query: Query) -> object:
     first, last, points = (whole(query, name) for name in ("first", "last", "points"))
-    return library.rounds(run, 1 if first is None else first, last, 2000 if points is None else points)
+    return library.rounds(run, first or 1, last, 2000 if points is None else points)
 
 
 def _blocks(library: Library, run: int, query: Query) -> object:

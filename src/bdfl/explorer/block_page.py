@@ -43,7 +43,7 @@ from bdfl.ledger.block import (
     header_seal,
 )
 from bdfl.ledger.costs import ATTO, MICROWATT, NANO, PICOJOULE
-from bdfl.ledger.member_set import MemberSet, offender_of
+from bdfl.ledger.member_set import MemberSet, find_evidence, offender_of
 from bdfl.ledger.proof_of_work import highest_hash, work_hash
 from bdfl.records.learning import LearningRound
 from bdfl.scenario.schema_learning import MICRO
@@ -257,7 +257,7 @@ def describe_block(found: Found, accuracy: float | None) -> list[str]:
     )
     if summary.change:
         lines.append(f"Membership changes: {summary.change}.")
-    lines += [f"Evidence: {show_entry(entry, block).what}." for entry in body.entries if _is_evidence(entry)]
+    lines += [f"Evidence: {describe_offence(evidence)}." for evidence in find_evidence(body.entries)]
     following = body.next_schedule
     if following.is_feasible:
         lines.append(f"In round {following.round} {_clients(following.selected)} will train.")
@@ -266,13 +266,9 @@ def describe_block(found: Found, accuracy: float | None) -> list[str]:
     return lines
 
 
-def _is_evidence(entry: Entry) -> bool:
-    return not isinstance(entry, MembershipChange)
-
-
 def _count(number: int, noun: str, verb: str | None = None) -> str:
-    are = ("is" if number == 1 else "are") if noun in ("update",) else ("was" if number == 1 else "were")
-    word = are if verb is None else verb
+    one, several = ("is", "are") if noun == "update" else ("was", "were")
+    word = verb if verb is not None else one if number == 1 else several
     return f"{number} {noun}{'' if number == 1 else 's'} {word}".rstrip()
 
 

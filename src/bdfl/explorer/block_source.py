@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 
@@ -39,21 +39,6 @@ class Stored:
     damage: str | None = None
 
 
-class BlockSource(Protocol):
-    """A source of blocks."""
-
-    @property
-    def genesis(self) -> Genesis: ...
-
-    def height(self) -> int:
-        """Return the height of the newest block; raise `StoreError` if the chain cannot be read any more."""
-        ...
-
-    def read(self, height: int) -> Stored:
-        """Read a block; raise `StoreError` if it cannot be read."""
-        ...
-
-
 @dataclass(frozen=True)
 class Found:
     """A block as read; `problem` is the reason why it is invalid."""
@@ -65,7 +50,7 @@ class Found:
     size_bytes: int | None
 
 
-def find_block(source: BlockSource, height: int) -> Found:
+def find_block(source: "BlockSource", height: int) -> Found:
     """Read and decode the block at a height."""
     try:
         stored = source.read(height)
@@ -134,7 +119,7 @@ class StoreSource:
     """The chain in a folder; reopened if the file was replaced."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.folder = path
         self._turn = threading.Lock()
         self._store, self._file = self._open()
         self.genesis: Genesis = self._store.genesis
@@ -162,17 +147,13 @@ class StoreSource:
                 return Stored(block, certificate, self._bare(error))
             return Stored(block, certificate)
 
-    @property
-    def folder(self) -> Path | None:
-        return self.path
-
     def _open(self) -> tuple[ChainStore, tuple[int, int]]:
-        file = _identity(self.path / DATABASE_FILE)
-        return ChainStore.open(self.path, read_only=True), file
+        file = _identity(self.folder / DATABASE_FILE)
+        return ChainStore.open(self.folder, read_only=True), file
 
     def _follow(self) -> None:
         """Reopen the file if it was replaced; raise `StoreError` if it is missing or of another chain."""
-        file = _identity(self.path / DATABASE_FILE)
+        file = _identity(self.folder / DATABASE_FILE)
         if file == self._file:
             return
         store, file = self._open()
@@ -184,7 +165,7 @@ class StoreSource:
 
     def _bare(self, error: StoreError) -> str:
         """Return the error without the folder's path, which pages must not reveal."""
-        return one_line(error).replace(f"{self.path}: ", "").replace(f"{self.path / DATABASE_FILE}: ", "")
+        return one_line(error).replace(f"{self.folder}: ", "").replace(f"{self.folder / DATABASE_FILE}: ", "")
 
 
 class NetworkSource:
@@ -222,7 +203,7 @@ class NetworkSource:
         return self._best
 
     @property
-    def folder(self) -> Path | None:
+    def folder(self) -> Path:
         return self.best.folder
 
     def read(self, height: int) -> Stored:
@@ -231,6 +212,8 @@ class NetworkSource:
 
 class NodeSource:
     """The chain of a live node, read from its status server and not trusted."""
+
+    folder = None
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -245,10 +228,6 @@ class NodeSource:
     def close(self) -> None:
         with self._turn:
             self._hang_up()
-
-    @property
-    def folder(self) -> Path | None:
-        return None
 
     def height(self) -> int:
         found = query_status(self.address, _PATIENCE_S)
@@ -292,6 +271,11 @@ class NodeSource:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+
+# `height` raises `StoreError` if the chain cannot be read any more, `read` if a block cannot. `folder` is the
+# chain's; none: not on this machine.
+BlockSource: TypeAlias = StoreSource | NetworkSource | NodeSource
 
 
 def _identity(path: Path) -> tuple[int, int]:

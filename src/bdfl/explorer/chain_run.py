@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -68,17 +67,6 @@ class RunFiles:
     problem: str | None = None  # with the files beside the chain
 
 
-class OwnedSource(BlockSource, Protocol):
-    """A block source that must be closed."""
-
-    @property
-    def folder(self) -> Path | None:
-        """Folder of its chain; none: not on this machine."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class MemberCounts:
     """Counts of votes and reports by member, and the heights of proven offences."""
 
@@ -104,9 +92,9 @@ class MemberCounts:
 class ChainRun:
     """One run on a chain; every method may be called from any thread."""
 
-    def __init__(self, kind: Kind, source: OwnedSource, surroundings: RunFiles) -> None:
+    def __init__(self, kind: Kind, source: BlockSource, surroundings: RunFiles) -> None:
         self.kind: Kind = kind
-        self.source: OwnedSource = source
+        self.source = source
         self.around = surroundings
         self.folder: Path | None = surroundings.folder
         self.scenario_path = surroundings.scenario_path
@@ -135,6 +123,7 @@ class ChainRun:
 
     @property
     def chain_path(self) -> Path | None:
+        """Folder of its chain; none: not on this machine."""
         return self.source.folder
 
     # Following
@@ -312,6 +301,7 @@ class ChainRun:
         return [Problem(height=0, what=what) for what in beside if what is not None] + found
 
     def overview(self) -> Overview:
+        """Return the overview without its number among the open runs and without the status; hold the lock."""
         law, physics, model = self.genesis.law, self.genesis.physics, self.genesis.model
         return Overview(
             kind=self.kind,

@@ -33,37 +33,6 @@ RESTING = ord("r")  # not eligible: no report, unreachable, or in back-off
 OUTSIDE = ord("-")  # not a member
 UNKNOWN = ord("?")  # the block cannot be read
 
-PER_ROUND: Mapping[str, DTypeLike] = {
-    "time_s": np.float64,
-    "delay_s": np.float64,
-    "training_s": np.float64,
-    "upload_s": np.float64,
-    "mining_s": np.float64,
-    "rest_s": np.float64,
-    "is_measured": np.uint8,
-    "accuracy": np.float64,
-    "loss": np.float64,
-    "num_updates": np.int32,
-    "num_selected": np.int32,
-    "proposer": np.int32,
-    "attempt": np.int32,
-    "is_empty": np.uint8,
-    "flags": np.uint8,
-    "digest": "S12",
-    "mean_queue": np.float64,
-    "objective": np.float64,
-}
-PER_CLIENT: Mapping[str, DTypeLike] = {
-    "client_training_j": np.float32,
-    "client_upload_j": np.float32,
-    "client_mining_j": np.float32,
-    "client_budget_j": np.float32,
-    "client_training_s": np.float32,
-    "client_upload_s": np.float32,
-    "client_queue": np.float32,
-    "client_count": np.int32,
-    "client_state": np.uint8,
-}
 _FILL = {"client_state": OUTSIDE, "client_count": 0}
 _LEAST_ROWS = 64
 
@@ -99,6 +68,15 @@ class Row:
 
 
 _ROW_FIELDS = tuple(item.name for item in fields(Row))
+_KINDS: Mapping[object, DTypeLike] = {float: np.float64, bool: np.uint8, int: np.int32, bytes: "S12"}
+PER_ROUND: Mapping[str, DTypeLike] = {"time_s": np.float64, "accuracy": np.float64, "loss": np.float64} | {
+    item.name: _KINDS[item.type] for item in fields(Row) if item.type in _KINDS
+}
+PER_CLIENT: Mapping[str, DTypeLike] = {
+    name: {"client_count": np.int32, "client_state": np.uint8}.get(name, np.float32)
+    for name in _ROW_FIELDS
+    if name not in PER_ROUND
+}
 
 
 class Columns:

@@ -4,8 +4,9 @@ Reading continues at the last position, by complete lines: another process may b
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -78,14 +79,12 @@ class Follower:
         problem = find_problem(found, self.genesis, self.member_set, self._parent)
         self.height += 1
         block = found.block
-        row = None
+        row = Row(client_count=self.counts, client_state=np.full(self.num_members, UNKNOWN, np.uint8))
         if block is not None:
             try:
                 row = self._account(block)
             except (BdflError, ArithmeticError, IndexError, ValueError) as error:
                 problem = problem or f"what it says cannot be followed: {type(error).__name__}"
-        if row is None:
-            row = self._unknown_row()
         if problem is not None:
             row.flags |= FLAG_PROBLEM
         self._parent = None if block is None or problem is not None else block.digest
@@ -125,7 +124,8 @@ class Follower:
         counts[delivered] += 1
         row.client_state = self._states(block, problem, heard, delivered)
         # Everything was checked: apply all changes of this block together.
-        roll = self._next_roll(block)
+        change = find_change(body.entries)
+        roll = self.member_set if change is None else self.member_set.after(change.change, height + BINDS_AFTER)
         offenders = self.offenders.union(map(offender_of, find_evidence(body.entries)))
         newcomers = (0,) * (len(roll.members) - len(self.misses))
         misses, rests_until = settle_misses(body.schedule.selected, heard, self.misses, self.rests_until, height)
@@ -138,12 +138,6 @@ class Follower:
         self.schedule = body.next_schedule
         row.client_count = counts
         return row
-
-    def _next_roll(self, block: Block) -> MemberSet:
-        found = find_change(block.body.entries)
-        return (
-            self.member_set if found is None else self.member_set.after(found.change, block.header.height + BINDS_AFTER)
-        )
 
     def _cost(self, block: Block, problem: RoundProblem | None, outcome: Outcome | None) -> Row:
         """Return the costs of the round; as stated by the block if they cannot be computed here."""
@@ -167,6 +161,10 @@ class Follower:
         flags |= FLAG_CHANGE if find_change(body.entries) is not None else 0
         flags |= 0 if body.schedule.is_feasible else FLAG_INFEASIBLE
         widened = [_widen(values, num) for values in parts]
+        budget_j = np.full(num, np.nan)
+        for client, found in self.conditions.items():
+            if client < num:
+                budget_j[client] = found.energy_budget_pj / PICOJOULE
         return Row(
             delay_s=delay_s,
             training_s=training_s,
@@ -185,20 +183,13 @@ class Follower:
             client_training_j=widened[0],
             client_upload_j=widened[1],
             client_mining_j=widened[2],
-            client_budget_j=self._budgets(),
+            client_budget_j=budget_j,
             client_training_s=widened[3],
             client_upload_s=widened[4],
             client_queue=_widen(queue, num),
             client_count=self.counts,
             client_state=np.full(num, UNKNOWN, np.uint8),
         )
-
-    def _budgets(self) -> Values:
-        budget_j = np.full(self.num_members, np.nan)
-        for client, found in self.conditions.items():
-            if client < self.num_members:
-                budget_j[client] = found.energy_budget_pj / PICOJOULE
-        return budget_j
 
     def _states(self, block: Block, problem: RoundProblem | None, heard: set[int], delivered: list[int]) -> Values:
         state = np.full(self.num_members, RESTING, np.uint8)
@@ -211,9 +202,6 @@ class Follower:
             if not is_member(self.member_set, number, self.height):
                 state[number] = OUTSIDE
         return state
-
-    def _unknown_row(self) -> Row:
-        return Row(client_count=self.counts, client_state=np.full(self.num_members, UNKNOWN, np.uint8))
 
 
 def _widen(values: Values, num_clients: int) -> Values:
@@ -230,6 +218,15 @@ _MAX_FILE = 2**30
 _ROUND = msgspec.json.Decoder(LearningRound)
 _HEADER = msgspec.json.Decoder(JournalHeader)
 _TIMES = msgspec.json.Decoder(RoundTimes)
+_Line = TypeVar("_Line")
+
+
+def _decode(decoder: msgspec.json.Decoder[_Line], line: bytes) -> _Line | None:
+    """Return what a line says; None if it is damaged."""
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 class LineTail:
@@ -325,19 +322,16 @@ class Journal:
     def _take(self, place: int, line: bytes) -> None:
         if self.problem is not None:
             return  # lines after a damaged one have no number
-        try:
-            if self.header is None:
-                self.header = _HEADER.decode(line)
-                return
-            row = _ROUND.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self.problem = f"line {len(self._places) + 2} of the journal is damaged"
-            return
-        if row.round != len(self._places) + 1:
-            self.problem = f"line {len(self._places) + 2} of the journal is not that of its round"
-            return
-        self._places.append(place)
-        self.learning.note(row.round, row.accuracy, row.loss)
+        match _decode(_HEADER, line) if self.header is None else _decode(_ROUND, line):
+            case None:
+                self.problem = f"line {len(self._places) + 2} of the journal is damaged"
+            case JournalHeader() as header:
+                self.header = header
+            case LearningRound(round=round) if round != len(self._places) + 1:
+                self.problem = f"line {len(self._places) + 2} of the journal is not that of its round"
+            case LearningRound() as row:
+                self._places.append(place)
+                self.learning.note(row.round, row.accuracy, row.loss)
 
     def row(self, round: int) -> LearningRound | None:
         """Return one round's line; None if missing."""
@@ -346,8 +340,8 @@ class Journal:
         try:
             with open_regular(self._tail.path, _MAX_FILE) as file:
                 file.seek(self._places[round - 1])
-                return _ROUND.decode(file.readline(_MAX_LINE))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return _decode(_ROUND, file.readline(_MAX_LINE))
+        except OSError:
             return None
 
 
@@ -367,23 +361,19 @@ class NodeLogs:
 
     def _take(self, lines: Sequence[tuple[int, bytes]]) -> None:
         for _, line in lines:
-            if b'"event":"accuracy"' not in line:
-                continue
-            try:
-                fact = msgspec.json.decode(line, type=_AccuracyFact)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
-            if 1 <= fact.height <= _MAX_HEIGHT:
+            fact = _decode(_FACT, line) if b'"event":"accuracy"' in line else None
+            if fact is not None and 1 <= fact.height <= _MAX_HEIGHT:
                 self.learning.note(fact.height, fact.accuracy, fact.loss)
-
-
-_MAX_HEIGHT = 10_000_000
 
 
 class _AccuracyFact(msgspec.Struct):
     height: int
     accuracy: float
     loss: float | None = None  # none: not finite
+
+
+_MAX_HEIGHT = 10_000_000
+_FACT = msgspec.json.Decoder(_AccuracyFact)
 
 
 class MeasuredTimes:
@@ -408,17 +398,10 @@ class MeasuredTimes:
             _measure(columns, round - 1, times)
 
     def _take(self, lines: Sequence[tuple[int, bytes]]) -> None:
-        for times in _decode_times(lines):
-            if times.is_whole and times.round >= 1 and times.round not in self._told:
+        for _, line in lines:
+            times = _decode(_TIMES, line)
+            if times is not None and times.is_whole and times.round >= 1 and times.round not in self._told:
                 self._waiting.setdefault(times.round, times)
-
-
-def _decode_times(lines: Sequence[tuple[int, bytes]]) -> Iterator[RoundTimes]:
-    for _, line in lines:
-        try:
-            yield _TIMES.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
 
 
 def _measure(columns: Columns, place: int, times: RoundTimes) -> None:

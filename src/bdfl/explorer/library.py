@@ -8,6 +8,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -57,15 +58,15 @@ _MAX_PLACES = 64  # cached maps of rounds
 _MAX_EVENTS = 20  # blocks reported by a poll; a viewer that misses more reloads the time series
 
 
+@dataclass
 class _Reported:
     """State of a run already reported by `poll`."""
 
-    def __init__(self, height: int, num_problems: int) -> None:
-        self.height = height
-        self.status: Status | None = None
-        self.is_gone = False
-        self.learned = height  # last round whose accuracy was reported
-        self.num_problems = num_problems
+    height: int
+    learned: int  # last round whose accuracy was reported
+    num_problems: int
+    status: Status | None = None
+    is_gone: bool = False
 
 
 class Library:
@@ -77,7 +78,7 @@ class Library:
         self._places: OrderedDict[tuple[int, int], Positions] = OrderedDict()  # by run and round
         self._turn = threading.Lock()  # serialises polls
         self._map_turn = threading.Lock()
-        self._told = [_Reported(run.height, len(run.problems())) for run in runs]
+        self._told = [_Reported(run.height, run.height, len(run.problems())) for run in runs]
         named = Counter(run.name for run in runs)
         self._names = [
             f"{run.name} ({run.folder.name})" if named[run.name] > 1 and run.folder else run.name for run in runs

@@ -42,7 +42,7 @@ def poll_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Status
         points = [read_status(folder, _PATIENCE_S) for folder in access_points]
         return _conclude(
             [_describe(number, view) for number, view in enumerate(views)],
-            [AccessPointStatus(name=_name_of(view), is_online=view.is_up) for view in points],
+            [AccessPointStatus(name=Path(view.folder).name, is_online=view.is_up) for view in points],
         )
 
     return StatusPoller(ask)
@@ -98,14 +98,4 @@ def _of_snapshot(snapshot: Snapshot) -> NodeStatus:
 
 
 def _offline(number: int, state: ServiceState | None, reason: str) -> NodeStatus:
-    return NodeStatus(
-        number=number,
-        name=f"client {number}",
-        is_online=False,
-        state=state,
-        reason=reason,
-    )
-
-
-def _name_of(view: NodeView) -> str:
-    return Path(view.folder).name
+    return NodeStatus(number=number, name=f"client {number}", is_online=False, state=state, reason=reason)

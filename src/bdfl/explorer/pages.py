@@ -99,6 +99,10 @@ def show_member(
     """
     number = client.client
     given = _heights(columns, number, DELIVERED)
+
+    def weigh(block: Block | None) -> float | None:
+        return sample_weights(block).get(number) if is_mean and block is not None else None
+
     return replace(
         show_client(client, columns),
         epsilon=_epsilon(number, find(int(given[-1]))) if given.size else None,
@@ -110,7 +114,8 @@ def show_member(
         cpu_max_hz=None if limits.cpu_max_hz is None else float(limits.cpu_max_hz),
         mining_max_hz=None if limits.mining_max_hz is None else float(limits.mining_max_hz),
         contributions=[
-            _contribution(number, find(height), is_mean) for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
+            ContributionRow(height=height, weight=weigh(find(height).block), update_norm=None)
+            for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
         ],
         num_votes=num_votes,
         num_reports=num_reports,
@@ -122,13 +127,6 @@ def _heights(columns: Columns, client: int, state: int) -> NDArray[np.int64]:
     """Return the rounds with the client in that state."""
     states = columns["client_state"][:, client] if columns.num_rows else np.zeros(0, np.uint8)
     return np.flatnonzero(states == state) + 1
-
-
-def _contribution(client: int, found: Found, is_mean: bool) -> ContributionRow:
-    weight = None
-    if is_mean and found.block is not None:
-        weight = sample_weights(found.block).get(client)
-    return ContributionRow(height=found.height, weight=weight, update_norm=None)
 
 
 def _epsilon(client: int, found: Found) -> float | None:
@@ -210,9 +208,8 @@ def draw_map(
 
 def _place(client: ClientRow, view: RoundView, positions: Positions | None, online: Mapping[int, bool]) -> ClientPlace:
     number = client.client
-    gain = view.gain[number] if number < len(view.gain) else float("nan")
-    power_w = view.power_w[number] if number < len(view.power_w) else 0.0
-    is_placed = positions is not None and number < len(positions.position_m)
+    gain, power_w = view.gain[number], view.power_w[number]
+    placed = positions if positions is not None and number < len(positions.position_m) else None
     ratio, rate = None, None
     if np.isfinite(gain) and view.bandwidth_hz is not None and view.noise_w_per_hz is not None:
         pair = np.array([power_w]), np.array([gain])
@@ -221,9 +218,9 @@ def _place(client: ClientRow, view: RoundView, positions: Positions | None, onli
     return ClientPlace(
         client=number,
         name=client.name,
-        x_m=round(positions.position_m[number][0], 2) if is_placed and positions is not None else None,
-        y_m=round(positions.position_m[number][1], 2) if is_placed and positions is not None else None,
-        access_point=positions.access_point[number] if is_placed and positions is not None else None,
+        x_m=None if placed is None else round(placed.position_m[number][0], 2),
+        y_m=None if placed is None else round(placed.position_m[number][1], 2),
+        access_point=None if placed is None else placed.access_point[number],
         gain_db=to_db(gain) if np.isfinite(gain) else None,
         snr_db=ratio,
         rate_bps=rate,
@@ -261,9 +258,7 @@ _METRICS = (("accuracy", ""), ("loss", ""), ("delay_s", "s"), ("mining_s", "s"),
 
 
 def compare_runs(
-    runs: Sequence[ComparedRun],
-    columns: Sequence[Columns],
-    find_intervals: Callable[[list[list[float]]], list[tuple[float, float]]],
+    runs: Sequence[ComparedRun], columns: Sequence[Columns], find_intervals: FindIntervals
 ) -> CompareDocument:
     """Compare the runs; `find_intervals` computes means of differences and half their intervals, in the worker."""
     wanted = [

@@ -1,35 +1,17 @@
-"""The protocol of a run, and the opening of a path or an address.
+"""Opening of a path or an address: a run, a chain, a node, a network, a record, the status server of a live node."""
 
-These are a run, a chain, a node, a network, a record, or the status server of a live node.
-"""
-
-import threading
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from bdfl.errors import BdflError, one_line
 from bdfl.explorer import CannotOpen
 from bdfl.explorer.block_source import NetworkSource, NodeSource, StoreSource
 from bdfl.explorer.chain_run import ChainRun, RunFiles
-from bdfl.explorer.columns import Columns
-from bdfl.explorer.documents import (
-    AccessPointRow,
-    BlockDocument,
-    BlockList,
-    ClientDocument,
-    ClientRow,
-    Kind,
-    Overview,
-    Problem,
-    Status,
-    Summary,
-)
 from bdfl.explorer.follower import Journal, MeasuredTimes, NodeLogs
 from bdfl.explorer.node_status import poll_folders, poll_node
-from bdfl.explorer.pages import RoundView
 from bdfl.explorer.record_run import RecordRun
-from bdfl.explorer.worker_client import FindMining, WorkerClient
+from bdfl.explorer.worker_client import WorkerClient
 from bdfl.ledger.blob_store import LOCK_FILE as CHAIN_LOCK
 from bdfl.ledger.sqlite_store import DATABASE_FILE
 from bdfl.localnet.processes import NETWORK_FILE, access_point_folder, node_folder, read_network
@@ -37,90 +19,13 @@ from bdfl.node.run_file import is_locked
 from bdfl.records.learning import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import load_foreign_scenario
-from bdfl.scheduling.problem import Decision, RoundProblem
 from bdfl.storage import is_lock_held
 
 RECORD_FILE = "rounds.parquet"
 _FRESH_S = 30.0
 _EXPECTED = "the folder of a run, a chain, a node, a network or a record expected"
 
-
-class Run(Protocol):
-    """One open run; all methods are thread-safe."""
-
-    kind: Kind
-    name: str
-    lock: "threading.RLock"  # held while columns are read
-    columns: Columns
-    folder: Path | None
-    scenario_path: Path | None
-    gone: str | None  # why it cannot be read any more
-    is_live: bool
-
-    @property
-    def height(self) -> int: ...
-
-    @property
-    def newest_round(self) -> int:
-        """The round in progress; of a finished run, the last one."""
-        ...
-
-    @property
-    def chain_path(self) -> Path | None:
-        """Folder of its chain; none: not on this machine."""
-        ...
-
-    def read_all(self) -> None:
-        """Read the whole run, without a time limit."""
-        ...
-
-    def unknown_mining(self) -> list[FindMining]:
-        """Return requests for sampled mining times of the last rounds; empty if known or unavailable."""
-        ...
-
-    def set_mining(self, place: int, mining_s: float) -> None:
-        """Set the mining time of the round at `place` (from 0)."""
-        ...
-
-    def refresh(self, *, at_once: bool = False) -> None: ...
-
-    def close(self) -> None: ...
-
-    def clients(self) -> list[ClientRow]: ...
-
-    def access_points(self) -> list[AccessPointRow]: ...
-
-    def problems(self) -> list[Problem]:
-        """Return the problems found; height 0 is not about a block."""
-        ...
-
-    def overview(self) -> Overview:
-        """Return the overview without its number among the open runs and without the status; hold the lock."""
-        ...
-
-    def summary(self) -> Summary: ...
-
-    def status(self) -> Status | None: ...
-
-    def accuracy(self, height: int) -> float | None: ...
-
-    def block(self, height: int) -> BlockDocument: ...
-
-    def blocks(self, first: int | None, last: int | None) -> BlockList: ...
-
-    def raw_block(self, height: int) -> bytes: ...
-
-    def raw_genesis(self) -> bytes: ...
-
-    def client(self, number: int) -> ClientDocument: ...
-
-    def view_round(self, round: int) -> RoundView:
-        """Return a round from 1 to the one after the newest block."""
-        ...
-
-    def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
-        """Return a round's problem and its recorded decision."""
-        ...
+Run: TypeAlias = ChainRun | RecordRun  # all methods are thread-safe
 
 
 def open_path(path: Path, worker: WorkerClient) -> Run:

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -100,7 +99,6 @@ MAX_CONNECTIONS = 512
 _PATIENCE_S = 20.0  # timeout of a client that sends no request or does not read the response
 _SEND_BUFFER = 2**18  # bytes, per connection
 _GRACE_S = 2  # for responses in progress at shutdown
-_STARTING_S = 30.0
 
 
 class CannotServe(BdflError):
@@ -150,25 +148,6 @@ class ExplorerServer:
     def close(self) -> None:
         """Close the socket of a server that was not run."""
         self._socket.close()
-
-
-@contextmanager
-def serve_in_background(
-    library: Library, *, host: str = LOOPBACK, port: int = 0, poll_s: float = POLL_S
-) -> Iterator[ExplorerServer]:
-    """Serve the library in a thread inside the context."""
-    server = ExplorerServer(library, host=host, port=port, poll_s=poll_s)
-    thread = threading.Thread(target=server.run, name="explorer", daemon=True)
-    thread.start()
-    try:
-        waited = threading.Event()
-        while thread.is_alive() and not server.is_serving:
-            waited.wait(0.01)
-        yield server
-    finally:
-        server.stop()
-        thread.join(_STARTING_S)
-        server.close()
 
 
 class _Server(uvicorn.Server):

@@ -36,7 +36,6 @@ from bdfl.explorer.documents import (
     TensorDistance,
     VerifyDocument,
     VerifyFailure,
-    WhatIfDocument,
 )
 from bdfl.explorer.what_if import solve_again
 from bdfl.explorer.worker_client import (
@@ -51,7 +50,6 @@ from bdfl.explorer.worker_client import (
     Positions,
     RecordFacts,
     Reply,
-    SolveAgain,
     SplitRecord,
     TraceModel,
     VerifyChain,
@@ -133,9 +131,7 @@ def _find_intervals(request: FindIntervals) -> list[tuple[float, float]]:
     return [(one.mean, one.half_width) for one in intervals]
 
 
-@answer.register
-def _solve_again(request: SolveAgain) -> WhatIfDocument:
-    return solve_again(request)
+answer.register(solve_again)
 
 
 @answer.register

@@ -93,7 +93,6 @@ def _read_file(path: Path) -> list[RoundTimes]:
 
 _MAX_JOURNAL = 2**30  # bytes
 _TAIL = 2**16  # bytes read from the end of a file to find its last line
-_TIMES = msgspec.json.Decoder(RoundTimes)
 
 
 def known_height(chain: ChainStore, path: Path) -> KnownHeight:
@@ -126,6 +125,6 @@ def _last_round(path: Path) -> int:
     try:
         with open_regular(path, _MAX_JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
-            return _TIMES.decode(complete_lines(file.read(_TAIL))[-1]).round
+            return _DECODER.decode(complete_lines(file.read(_TAIL))[-1]).round
     except (OSError, IndexError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0

@@ -90,6 +90,10 @@ class LearningRecord:
         return int(np.count_nonzero(self.outcome == outcome))
 
 
+LEARNED_PER_ROUND = ("accuracy", "loss", "update_norm", "gradient_norm", "global_loss", "smoothness")
+LEARNED_PER_CLIENT = ("local_loss", "local_gradient_norm", "epsilon")
+
+
 def best_round(accuracy: Sequence[float | None], loss: Sequence[float | None]) -> int | None:
     """Return the round (1-based) with the highest accuracy among those with finite loss, the first of equals."""
     best, highest = None, -np.inf
@@ -112,15 +116,12 @@ def collect_learning(
     num_clients, num_labels = label_counts.shape
     longest = max((len(text) for row in rounds for text in row.outcome), default=1)
     outcome = np.zeros((len(rounds), num_clients), dtype=f"<U{longest}")
-    local_loss = np.full((len(rounds), num_clients), np.nan)
-    local_gradient_norm = np.full((len(rounds), num_clients), np.nan)
-    epsilon = np.full((len(rounds), num_clients), np.nan)
+    per_client = {name: np.full((len(rounds), num_clients), np.nan) for name in LEARNED_PER_CLIENT}
     recall = np.full((len(rounds), num_labels), np.nan)
     for place, row in enumerate(rounds):
         outcome[place, row.selected] = row.outcome
-        local_loss[place, row.selected] = _floats(row.local_loss)
-        local_gradient_norm[place, row.selected] = _floats(row.local_gradient_norm)
-        epsilon[place, row.selected] = _floats(row.epsilon)
+        for name, values in per_client.items():
+            values[place, row.selected] = _floats(getattr(row, name))
         if row.recall is not None:
             recall[place] = _floats(row.recall)
     return LearningRecord(
@@ -131,16 +132,9 @@ def collect_learning(
         initial_accuracy=initial_accuracy,
         initial_loss=initial_loss,
         outcome=outcome,
-        local_loss=local_loss,
-        local_gradient_norm=local_gradient_norm,
-        epsilon=epsilon,
-        update_norm=_floats([row.update_norm for row in rounds]),
-        accuracy=_floats([row.accuracy for row in rounds]),
-        loss=_floats([row.loss for row in rounds]),
         recall=recall,
-        gradient_norm=_floats([row.gradient_norm for row in rounds]),
-        global_loss=_floats([row.global_loss for row in rounds]),
-        smoothness=_floats([row.smoothness for row in rounds]),
+        **per_client,
+        **{name: _floats([getattr(row, name) for row in rounds]) for name in LEARNED_PER_ROUND},
     )
 
 

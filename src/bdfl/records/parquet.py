@@ -4,7 +4,7 @@ An aggregate run has a row per client instead. Column names contain the units; u
 training has no columns about learning. The metadata identify the run. The same records give the same bytes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bdfl import __version__
 from bdfl.errors import one_line
 from bdfl.records.aggregate_run import AggregateRecord, AggregateRound, ClientTotals
-from bdfl.records.learning import LearningRecord
+from bdfl.records.learning import LEARNED_PER_CLIENT, LEARNED_PER_ROUND, LearningRecord
 from bdfl.records.run import CLIENT_NAMES, NOBODY, ROUND_NAMES, InvalidRecord, RunHead, RunRecord
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.queues import drift_constant
@@ -30,10 +30,7 @@ CROWD_CLIENTS_FILE = "crowd_clients.parquet"
 
 _OTHERS = ("round", "status", "reason", "slowest", "winner", "exchange_s")
 _PER_ROUND = tuple(name for name in ROUND_NAMES if name not in (*CLIENT_NAMES, *_OTHERS))
-_LEARNED_PER_ROUND = ("accuracy", "loss", "update_norm", "gradient_norm", "global_loss", "smoothness")
 _PER_CLIENT = tuple(name for name in ROUND_NAMES if name in CLIENT_NAMES)
-_LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm", "epsilon")
-
 
 _MAX_CELLS = 2**25  # of a table that is read whole
 _ROWS_AT_A_TIME = 2**20  # of the client table: long runs are written in parts
@@ -58,7 +55,7 @@ def write_crowd_parquet(crowd: AggregateRecord, folder: Path) -> list[Path]:
     num_clients = len(totals.participation)
     columns: dict[str, object] = {"client": np.arange(num_clients)}
     columns |= {name: getattr(totals, name) for name in ClientTotals.__dataclass_fields__}
-    tables = {CROWD_ROUNDS_FILE: _crowd_rounds(crowd), CROWD_CLIENTS_FILE: _table(columns)}
+    tables = {CROWD_ROUNDS_FILE: _crowd_rounds(crowd), CROWD_CLIENTS_FILE: pyarrow.table(columns)}
     for name, table in tables.items():
         described = table.replace_schema_metadata(_metadata(crowd))
         pyarrow.parquet.write_table(described, folder / name, compression="zstd")
@@ -78,7 +75,7 @@ def _crowd_rounds(crowd: AggregateRecord) -> pyarrow.Table:
                 columns[name] = pyarrow.array(cells, type=pyarrow.int64())
             case _:
                 columns[name] = _known(np.array(cells))
-    return _table(columns)
+    return pyarrow.table(columns)
 
 
 def _metadata(run: RunHead) -> dict[str, str]:
@@ -150,10 +147,10 @@ def tabulate_rounds(run: RunRecord, learning: LearningRecord | None) -> pyarrow.
     }
     columns |= {name: _known(getattr(run, name)) for name in _PER_ROUND}
     if learning is not None:
-        columns |= {name: _known(getattr(learning, name)) for name in _LEARNED_PER_ROUND}
+        columns |= {name: _known(getattr(learning, name)) for name in LEARNED_PER_ROUND}
         recall = [_known(row).to_pylist() if np.isfinite(row).any() else None for row in learning.recall]
         columns["recall"] = pyarrow.array(recall, type=pyarrow.list_(pyarrow.float64()))
-    return _table(columns)
+    return pyarrow.table(columns)
 
 
 def tabulate_clients(run: RunRecord, learning: LearningRecord | None, rows: slice = slice(None)) -> pyarrow.Table:
@@ -168,18 +165,14 @@ def tabulate_clients(run: RunRecord, learning: LearningRecord | None, rows: slic
     columns["participation_rate"] = np.tile(run.participation_rate, len(rounds))
     columns |= {name: _known(getattr(run, name)[rows].ravel()) for name in _PER_CLIENT}
     if learning is not None:
-        columns |= {name: _known(getattr(learning, name)[rows].ravel()) for name in _LEARNED_PER_CLIENT}
-    return _table(columns)
+        columns |= {name: _known(getattr(learning, name)[rows].ravel()) for name in ("outcome", *LEARNED_PER_CLIENT)}
+    return pyarrow.table(columns)
 
 
 def _client_parts(run: RunRecord, learning: LearningRecord | None) -> Iterator[pyarrow.Table]:
     step = max(1, _ROWS_AT_A_TIME // run.num_clients)
     for first in range(0, run.num_rounds, step):
         yield tabulate_clients(run, learning, slice(first, first + step))
-
-
-def _table(columns: Mapping[str, object]) -> pyarrow.Table:
-    return pyarrow.table(dict(columns))
 
 
 def _known(values: NDArray[np.generic]) -> pyarrow.Array:

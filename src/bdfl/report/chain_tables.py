@@ -16,8 +16,8 @@ from bdfl.ledger.block import Block, Certificate, block_digest
 from bdfl.ledger.costs import ATTO, MICROWATT, NANO, PICOJOULE
 from bdfl.ledger.member_set import find_change, find_evidence
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
-from bdfl.localnet.verdict import DelayRow, DelaySummary, NetworkSummary
-from bdfl.report.tables import new_table, number, tabulate_facts
+from bdfl.localnet.verdict import DelaySummary, NetworkSummary
+from bdfl.report.tables import add_ends, count_more, new_table, number, tabulate_facts
 
 _SHOWN_BLOCKS = 5  # at the start and at the end of a chain
 _SHOWN_MEMBERS = 20
@@ -76,16 +76,11 @@ def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[T
 
 def _tabulate_blocks(blocks: Sequence[BlockSummary], *, all_blocks: bool) -> Table:
     columns = ("block", "time", "digest", "by", "try", "trained", "missing", "delay s", "backlog", "note")
-    table = new_table(f"Blocks; times are UTC on {blocks[0].time[:10]}, or a later date", columns, text_columns=0)
-    for place in (1, 2, 5, 6, 9):
-        table.columns[place].justify = "left"
+    day = blocks[0].time[:10]
+    title = f"Blocks; times are UTC on {day}, or a later date"
+    table = new_table(title, columns, text_columns=0, words=(1, 2, 5, 6, 9))
     is_cut = not all_blocks and len(blocks) > 2 * _SHOWN_BLOCKS + 1
-    shown = [*blocks[:_SHOWN_BLOCKS], None, *blocks[-_SHOWN_BLOCKS:]] if is_cut else list(blocks)
-    for block in shown:
-        if block is None:
-            table.add_row(*["..."] * len(columns), style="dim")
-        else:
-            table.add_row(*_block_cells(block, blocks[0].time[:10]))
+    add_ends(table, blocks, lambda block: _block_cells(block, day), num_ends=_SHOWN_BLOCKS if is_cut else len(blocks))
     if is_cut:
         table.caption = "all of them: --all"
     return table
@@ -116,10 +111,8 @@ def _block_cells(block: BlockSummary, first_day: str) -> list[str | Text]:
 def _tabulate_members(summary: ChainSummary) -> Table:
     has_changed = any(member.since > 1 or member.until is not None for member in summary.members)
     columns = ["member", "key", "samples", "trained", "missed", "proposed", "in cert.", "backlog"]
-    table = new_table("Members", [*columns, "heights"] if has_changed else columns)
-    table.columns[1].justify = "left"
-    for member in summary.members[:_SHOWN_MEMBERS]:
-        table.add_row(
+    rows = (
+        (
             str(member.member),
             short_digest(member.public_key, _SHORTER),
             f"{member.samples:,}",
@@ -130,10 +123,14 @@ def _tabulate_members(summary: ChainSummary) -> Table:
             number(member.queue, 2),
             *([f"{member.since} to {'' if member.until is None else member.until}"] if has_changed else []),
         )
-    table.caption = "in cert.: blocks with its precommit in their certificate; one that came too late is not in it"
-    if len(summary.members) > _SHOWN_MEMBERS:
-        table.caption += f"; {len(summary.members) - _SHOWN_MEMBERS} more members: --json"
-    return table
+        for member in summary.members[:_SHOWN_MEMBERS]
+    )
+    notes = [
+        "in cert.: blocks with its precommit in their certificate; one that came too late is not in it",
+        count_more(len(summary.members), _SHOWN_MEMBERS, "members: --json"),
+    ]
+    columns += ["heights"] if has_changed else []
+    return new_table("Members", columns, rows, words=(1,), caption="; ".join(filter(None, notes)))
 
 
 def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
@@ -170,8 +167,9 @@ def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
 def _tabulate_parts(block: Block) -> Table:
     body = block.body
     columns = ("client", "update", "samples", "backlog", "energy J", "gain", "budget J", "spent J")
-    table = new_table("Clients: this round by the cost model, and what they report for the next", columns)
-    table.columns[1].justify = "left"
+    more = count_more(len(body.queue_nano), _SHOWN_MEMBERS, "clients: --json")
+    title = "Clients: this round by the cost model, and what they report for the next"
+    table = new_table(title, columns, words=(1,), caption=more)
     updates = {signed.update.client: signed.update for signed in body.updates}
     reports = {signed.report.client: signed.report for signed in body.reports}
     energy_pj = body.modelled.energy_pj  # a member that joins with the next round has none
@@ -190,8 +188,6 @@ def _tabulate_parts(block: Block) -> Table:
             _UNKNOWN if report is None else number(report.conditions.energy_budget_pj / PICOJOULE, 3),
             _UNKNOWN if receipt is None else number(receipt.energy_pj / PICOJOULE, 4),
         )
-    if len(body.queue_nano) > _SHOWN_MEMBERS:
-        table.caption = f"{len(body.queue_nano) - _SHOWN_MEMBERS} more clients: --json"
     return table
 
 
@@ -227,8 +223,8 @@ def tabulate_blame(blame: Blame) -> list[RenderableType]:
     table = new_table(
         f"Blocks {blame.first} to {blame.last}: test loss without a client's update minus with it",
         ("client", "mean effect", "worst", "in block", "harmed", "of blocks", ""),
+        words=(6,),
     )
-    table.columns[6].justify = "left"
     for row in blame.verdicts:
         if row.mean_effect is None or row.worst_effect is None:
             table.add_row(str(row.client), _UNKNOWN, _UNKNOWN, _UNKNOWN, "0", "0", "no update")
@@ -252,11 +248,11 @@ def tabulate_blame(blame: Blame) -> list[RenderableType]:
 
 def tabulate_privacy(audit: PrivacyAudit) -> Table:
     """Tabulate every member's epsilon, as stated and as recomputed by the accountant."""
-    table = new_table(
-        f"Privacy after {audit.height} blocks",
-        ("member", "samples", "rate", "rounds", "steps", "stated", audit.accountant, "spent", ""),
-    )
-    table.columns[-1].justify = "left"
+    columns = ("member", "samples", "rate", "rounds", "steps", "stated", audit.accountant, "spent", "")
+    facts = f"noise {audit.noise_multiplier:g}, clipped to {audit.max_grad_norm:g}, delta {audit.delta:g}"
+    more = count_more(len(audit.members), _SHOWN_EPSILONS, "members: --json")
+    caption = f"{facts}; {more}" if more else facts
+    table = new_table(f"Privacy after {audit.height} blocks", columns, words=(8,), caption=caption)
     for one in audit.members[:_SHOWN_EPSILONS]:
         is_wrong = one.judgement in (Judgement.TOO_LOW, Judgement.TOO_HIGH)
         verdict = f"{one.judgement.value} in block {one.block}" if is_wrong else one.judgement.value
@@ -271,9 +267,6 @@ def tabulate_privacy(audit: PrivacyAudit) -> Table:
             number(one.spent, 3),
             Text(verdict, style="red" if is_wrong else ""),
         )
-    more = len(audit.members) - _SHOWN_EPSILONS
-    facts = f"noise {audit.noise_multiplier:g}, clipped to {audit.max_grad_norm:g}, delta {audit.delta:g}"
-    table.caption = facts + (f"; {more} more members: --json" if more > 0 else "")
     return table
 
 
@@ -336,7 +329,8 @@ _SHOWN_LABELS = 20
 
 def describe_founding(summary: GenesisSummary) -> list[RenderableType]:
     """Describe the rules, the members, the trust assumptions and the missing steps."""
-    return [_tabulate_rules(summary), _tabulate_seats(summary), _list_trust(summary), Text(_say_missing(summary))]
+    missing = describe_missing(summary.missing, summary.kind)
+    return [_tabulate_rules(summary), _tabulate_seats(summary), _list_trust(summary), Text(missing)]
 
 
 def _tabulate_rules(summary: GenesisSummary) -> Table:
@@ -364,9 +358,8 @@ def _tabulate_rules(summary: GenesisSummary) -> Table:
 
 
 def _tabulate_seats(summary: GenesisSummary) -> Table:
-    table = new_table("Members", ("", "name", "key", "samples", "rate", "signed"), text_columns=3)
-    for seat in summary.seats:
-        table.add_row(
+    rows = (
+        (
             str(seat.member),
             "nobody yet" if seat.name is None else Text(seat.name),
             seat.fingerprint or "-",
@@ -374,20 +367,21 @@ def _tabulate_seats(summary: GenesisSummary) -> Table:
             number(seat.rate),
             "yes" if seat.is_signed else "no",
         )
-    return table
+        for seat in summary.seats
+    )
+    return new_table("Members", ("", "name", "key", "samples", "rate", "signed"), rows, text_columns=3)
 
 
 def _list_trust(summary: GenesisSummary) -> Table:
-    table = new_table("Whoever signs trusts that", ("",), text_columns=1)
+    table = new_table("Whoever signs trusts that", ("",), ([Text(sentence)] for sentence in summary.trust))
     table.show_header = False
-    for sentence in summary.trust:
-        table.add_row(Text(sentence))
     return table
 
 
-def _say_missing(summary: GenesisSummary) -> str:
-    numbers = ", ".join(map(str, summary.missing))
-    if summary.kind == "draft":
+def describe_missing(members: Sequence[int], kind: str = "genesis") -> str:
+    """Say whose cards a draft still needs, or whose signatures a genesis."""
+    numbers = ", ".join(map(str, members))
+    if kind == "draft":
         return f"cards of members {numbers} are missing" if numbers else "all cards are there: bdfl genesis make"
     return f"members {numbers} have not signed yet" if numbers else "all members have signed: ready to start"
 
@@ -440,10 +434,7 @@ def tabulate_delays(delays: DelaySummary) -> Table:
     columns = ("node", "rounds", "modelled", "measured", "over", "exchange", "mining", "voting")
     table = new_table(title, columns, text_columns=1)
     for row in (*delays.nodes, delays.total):
-        table.add_row("all" if row.node is None else str(row.node), *_cells(row))
+        parts_s = (row.modelled_s, row.measured_s, row.overhead_s, row.exchange_s, row.mining_s, row.voting_s)
+        name = "all" if row.node is None else str(row.node)
+        table.add_row(name, str(row.num_rounds), *(f"{value:.3f}" for value in parts_s))
     return table
-
-
-def _cells(row: DelayRow) -> list[str]:
-    shares = (row.modelled_s, row.measured_s, row.overhead_s, row.exchange_s, row.mining_s, row.voting_s)
-    return [str(row.num_rounds), *(f"{value:.3f}" for value in shares)]

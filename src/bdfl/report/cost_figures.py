@@ -33,8 +33,7 @@ from bdfl.report.style import (
     Cell,
     Picture,
     Sheet,
-    house_style,
-    new_figure,
+    drawing,
 )
 from bdfl.types import PerClient, PerClientMask
 
@@ -46,8 +45,7 @@ _Parts = Mapping[str, tuple[PerClient, str]]  # name: value of every client, col
 
 def show_delay(run: RunRecord) -> Exhibit:
     """Draw the delay of every round by its parts."""
-    with house_style():
-        figure = new_figure(WIDTH, 3.0)
+    with drawing(WIDTH, 3.0) as figure:
         axes = figure.subplots()
         draw_delay_parts(axes, run)
         fit_rounds(axes, run)
@@ -86,8 +84,7 @@ def show_energy(run: RunRecord) -> Exhibit:
     }
     mean = np.sum([values for values, _ in parts.values()], axis=0)
     highest = np.max(run.share_of_budget(run.energy_j), axis=0)
-    with house_style():
-        figure = new_figure(WIDTH, 3.0)
+    with drawing(WIDTH, 3.0) as figure:
         axes = figure.subplots()
         if run.num_clients <= _MOST_BARS:
             _draw_energy_bars(axes, parts, highest, is_overdrawn(run))
@@ -184,8 +181,7 @@ def show_stability(run: RunRecord) -> Exhibit:
 def _show_queues(
     run: RunRecord, values: PerRoundClient, name: str, heading: str, title: str, label: str, caption: str
 ) -> Exhibit:
-    with house_style():
-        figure = new_figure(WIDTH, 3.0)
+    with drawing(WIDTH, 3.0) as figure:
         axes = figure.subplots()
         draw_spread(axes, values, label)
         fit_rounds(axes, run)
@@ -205,8 +201,7 @@ def show_participation(run: RunRecord) -> Exhibit:
     """Draw the participation of every client against the rate beta that it is owed."""
     below = is_below_rate(run)
     share, rate = run.participation, run.participation_rate
-    with house_style():
-        figure = new_figure(WIDTH, 3.0)
+    with drawing(WIDTH, 3.0) as figure:
         axes = figure.subplots()
         if run.num_clients <= _MOST_BARS:
             _draw_rates(axes, run)
@@ -278,8 +273,7 @@ def _add_rate_key(axes: Axes, lines: list[Line2D], names: list[str], *, any_belo
 
 def show_schedule(run: RunRecord) -> Exhibit:
     """Draw the clients that trained in each round."""
-    with house_style():
-        figure = new_figure(WIDTH, 3.0)
+    with drawing(WIDTH, 3.0) as figure:
         axes = figure.subplots()
         draw_schedule(axes, run)
         fit_rounds(axes, run)

@@ -25,8 +25,7 @@ from bdfl.report.style import (
     Cell,
     Picture,
     Sheet,
-    house_style,
-    new_figure,
+    drawing,
     title_figure,
 )
 from bdfl.report.tables import new_table, number
@@ -43,9 +42,7 @@ def summarise_data(holdings: DataSummary) -> Picture:
     order = _order_clients(holdings)
     is_sorted = holdings.num_clients > _MOST_ROWS
     num_rows, num_labels = holdings.num_clients, len(holdings.label_names)
-    with house_style():
-        height = 1.9 + (5.2 if is_sorted else max(0.27 * num_rows, 1.2))
-        figure = new_figure(10.4, height)
+    with drawing(10.4, 1.9 + (5.2 if is_sorted else max(0.27 * num_rows, 1.2))) as figure:
         cells, sizes, rates = figure.subplots(1, 3, sharey=True, width_ratios=(3.4, 1.0, 1.0))
         _draw_cells(figure, cells, holdings, order)
         _draw_sizes(sizes, holdings.samples[order], is_sorted=is_sorted)

@@ -18,9 +18,9 @@ from bdfl.report.style import (
     Picture,
     Sheet,
     colour_of,
-    house_style,
+    draw_interval,
+    drawing,
     label_ends,
-    new_figure,
     write_beside,
 )
 from bdfl.scheduling.registry import show_choice
@@ -54,8 +54,7 @@ class Panel:
 
 def draw_curves(panels: Sequence[Panel], *, value_label: str, value_column: str) -> Picture:
     """Draw panels side by side, each with its curves over rounds and their names at the right."""
-    with house_style():
-        figure = new_figure(4.8 * len(panels), 3.4)
+    with drawing(4.8 * len(panels), 3.4) as figure:
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw_lines(axes, panel.curves, highest=max((value for _, value, _ in panel.marks), default=0.0))
             for round, value, colour in panel.marks:
@@ -94,16 +93,14 @@ class TimePair:
 
 def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
     """Draw, for every data set, the paper's times as open marks and ours as filled ones, slowest on top."""
-    with house_style():
-        figure = new_figure(4.8 * len(panels), 3.0)
+    with drawing(4.8 * len(panels), 3.0) as figure:
         for axes, (title, pairs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             order = sorted(pairs, key=lambda pair: pair.ours_s.mean)
             for height, pair in enumerate(order):
                 colour = colour_of(pair.scheduler, height)
                 if pair.paper_s is not None:
                     axes.plot(pair.paper_s, height, "D", markersize=6.5, markerfacecolor="none", color=SOFT_INK)
-                half_width = 0.0 if np.isnan(pair.ours_s.half_width) else pair.ours_s.half_width
-                axes.errorbar(pair.ours_s.mean, height, xerr=half_width, fmt="o", markersize=5, color=colour, capsize=3)
+                draw_interval(axes, pair.ours_s, height, colour, size=5, cap=3, line=1.8)
                 write_beside(axes, f"{pair.ours_s.mean:.1f} s", (pair.ours_s.mean, height), colour, (0, 10))
             axes.set_yticks(range(len(order)), [show_choice(pair.scheduler) for pair in order])
             axes.set_ylim(-0.6, len(order) - 0.3)
@@ -127,8 +124,7 @@ def draw_comparison(comparison: Comparison) -> Picture:
     """Draw cumulative delay, mean delay with its interval against the bound, and delay against shortfall over V."""
     results, bound = comparison.results, comparison.bound
     happened = any(result.delay_s.mean > 0 for result in results)  # else all means are NaN
-    with house_style():
-        figure = new_figure(12.6, 3.7)
+    with drawing(12.6, 3.7) as figure:
         cumulative, means, frontier = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.0))
         curves = [
             Curve(show_choice(result.scheduler), colour_of(result.scheduler, place), np.array(result.cumulative_s))
@@ -206,17 +202,7 @@ def _draw_means(axes: Axes, comparison: Comparison) -> None:
     for height, place in enumerate(order):
         result = results[place]
         colour = colour_of(result.scheduler, place)
-        half_width = 0.0 if np.isnan(result.delay_s.half_width) else result.delay_s.half_width
-        axes.errorbar(
-            result.delay_s.mean,
-            height,
-            xerr=half_width,
-            color=colour,
-            marker="o",
-            markersize=5.5,
-            capsize=3,
-            linewidth=1.4,
-        )
+        draw_interval(axes, result.delay_s, height, colour, size=5.5, cap=3, line=1.4)
         text = f"{result.delay_s.mean:.3f} s"
         if result.above_bound_percent is not None:
             text += f"  ({result.above_bound_percent.mean:+.1f} %)"
@@ -307,8 +293,7 @@ _OWN_COLOUR = 2  # place in the cycle for whoever is no scheduler with a colour 
 
 def draw_agents(values: Mapping[str, PerRound], *, label: str) -> Picture:
     """A line over runs for everybody in `values`, which has one number per run for each; `label` says of what."""
-    with house_style():
-        figure = new_figure(6.4, 3.4)
+    with drawing(6.4, 3.4) as figure:
         axes = figure.subplots()
         ends = []
         for name, line in values.items():

@@ -11,7 +11,7 @@ from rich.table import Table
 from bdfl.experiment import Interval
 from bdfl.experiment.leaderboard import SERVED, Leaderboard, Standing
 from bdfl.report.html import document, node, table_node
-from bdfl.report.style import BOUND, SOFT_INK, Cell, Picture, Sheet, colour_of, drawable, house_style, new_figure
+from bdfl.report.style import BOUND, SOFT_INK, Cell, Picture, Sheet, colour_of, draw_interval, drawable, drawing
 from bdfl.report.tables import interval, markdown_table, new_table
 from bdfl.scheduling.registry import show_choice
 
@@ -79,9 +79,7 @@ def draw_board(board: Leaderboard) -> Picture:
     from matplotlib.lines import Line2D
 
     measures = [one for one in _MEASURES if one.title and any(one.find(standing) for standing in board.standings)]
-    with house_style():
-        height = 1.15 + _ROW_INCH * len(board.standings)
-        figure = new_figure(1.6 + 2.25 * len(measures), height)
+    with drawing(1.6 + 2.25 * len(measures), 1.15 + _ROW_INCH * len(board.standings)) as figure:
         row = figure.subplots(1, len(measures), squeeze=False, sharey=True)[0]
         for axes, measure in zip(row, measures, strict=True):
             _draw_measure(axes, board, measure)
@@ -107,18 +105,8 @@ def _draw_measure(axes: "Axes", board: Leaderboard, measure: _Measure) -> None:
         if found is None or np.isnan(found.mean):
             continue
         colour = colour_of(standing.scheduler, place)
-        half_width = 0.0 if np.isnan(found.half_width) else found.half_width
-        axes.errorbar(
-            found.mean,
-            place,
-            xerr=half_width,
-            marker="o",
-            markersize=4.5,
-            markerfacecolor=colour if standing.rank is not None else "white",
-            color=colour,
-            capsize=2.5,
-            linewidth=1.2,
-        )
+        fill = colour if standing.rank is not None else "white"
+        draw_interval(axes, found, place, colour, size=4.5, cap=2.5, line=1.2, fill=fill)
         if measure.column == "delay_s" and standing.bound_s is not None:
             axes.plot(standing.bound_s.mean, place, marker="|", markersize=9, color=BOUND)
     axes.set_title(measure.title, fontsize=8.5)

@@ -33,9 +33,8 @@ from bdfl.report.style import (
     Picture,
     Sheet,
     drawable,
-    house_style,
+    drawing,
     label_ends,
-    new_figure,
 )
 from bdfl.scenario import Scenario
 
@@ -51,8 +50,7 @@ def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
     way = np.array([bound.initial_loss for bound in estimate.achieved])
     stays = estimate.achieved[-1].neighbourhood
     marker = "." if num_rounds <= FEW_POINTS else ""
-    with house_style():
-        figure = new_figure(WIDTH, 3.6)
+    with drawing(WIDTH, 3.6) as figure:
         axes = figure.subplots()
         axes.set_yscale("log")
         _fit_log(axes, [owed, achieved, way, estimate.measured, estimate.squared_gradient, [constants.known_anyway]])
@@ -141,8 +139,7 @@ def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhib
     """Draw accuracy and loss after every round; diverged updates and infeasible rounds are marked."""
     rounds = np.arange(run.num_rounds + 1.0)
     local = _with_start(mean_local_loss(learning))
-    with house_style():
-        figure = new_figure(WIDTH, 4.5)
+    with drawing(WIDTH, 4.5) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
         _draw_accuracy(upper, rounds, learning)
         _draw_loss(lower, rounds, learning, local)
@@ -167,8 +164,7 @@ def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhib
 def show_learning_over_time(run: RunRecord, learning: LearningRecord) -> Exhibit:
     """Draw accuracy and loss against the simulated time at which each round ends."""
     time_s = _with_start(cumulative_delay(run), start=0.0)
-    with house_style():
-        figure = new_figure(WIDTH, 4.5)
+    with drawing(WIDTH, 4.5) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
         _draw_accuracy(upper, time_s, learning)
         _draw_loss(lower, time_s, learning, _with_start(mean_local_loss(learning)))
@@ -194,8 +190,7 @@ def show_recall(run: RunRecord, learning: LearningRecord) -> Exhibit:
     cells[known, :3] = to_rgb(TRAINING)
     cells[known, 3] = 0.1 + 0.9 * shown[known]
     names = [drawable(name, otherwise=f"label {place}", longest=16) for place, name in enumerate(learning.label_names)]
-    with house_style():
-        figure = new_figure(WIDTH, 3.3)
+    with drawing(WIDTH, 3.3) as figure:
         axes, key = figure.subplots(1, 2, width_ratios=(40, 1))
         draw_cells(axes, cells)
         fit_rounds(axes, run)
@@ -346,8 +341,7 @@ def _marks_text(run: RunRecord, learning: LearningRecord) -> str:
 def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Exhibit:
     """Draw epsilon over the rounds, and accuracy against epsilon."""
     most, middle = _spent_so_far(learning)
-    with house_style():
-        figure = new_figure(WIDTH, 4.5)
+    with drawing(WIDTH, 4.5) as figure:
         upper, lower = figure.subplots(2, 1)
         for values, colour, name in ((most, UPLOAD, "most of any client"), (middle, TRAINING, "median client")):
             upper.plot(run.round, values, color=colour, marker="." if len(values) <= FEW_POINTS else "", label=name)

@@ -20,7 +20,7 @@ from bdfl.experiment.robustness import (
     RuleChoice,
     show_attack,
 )
-from bdfl.report.style import INK, SOFT_INK, Cell, Picture, Sheet, drawable, house_style, new_figure
+from bdfl.report.style import INK, SOFT_INK, Cell, Picture, Sheet, drawable, drawing
 from bdfl.report.tables import markdown_table, new_table, tabulate_verdicts
 from bdfl.scenario import PartitionMethod
 
@@ -37,9 +37,8 @@ _WIDE_GAP = 0.07  # between the clean runs and the attacks, and between the mean
 def draw_poisoning(found: Poisoning) -> Picture:
     """Draw a heat map for every partition of the data: rules as rows, attacks as columns, final accuracies as cells."""
     scale = Normalize(0.0, max(_SCALE_LEAST, *(cell.below_clean.mean for cell in found.cells)))
-    with house_style():
-        width = 2.0 + len(found.partitions) * 0.66 * len(found.attacks)
-        figure = new_figure(width, 1.35 + 0.46 * len(found.rules))
+    width = 2.0 + len(found.partitions) * 0.66 * len(found.attacks)
+    with drawing(width, 1.35 + 0.46 * len(found.rules)) as figure:
         grid = figure.subplots(1, len(found.partitions), squeeze=False, gridspec_kw={"wspace": _PANEL_GAP})[0]
         for axes, partition in zip(grid, found.partitions, strict=True):
             _draw_map(axes, found, partition, _SHADES, scale)

@@ -25,8 +25,7 @@ from bdfl.report.style import (
     Picture,
     Sheet,
     drawable,
-    house_style,
-    new_figure,
+    drawing,
     title_figure,
     write_beside,
 )
@@ -149,8 +148,7 @@ def draw_spread(axes: Axes, values: PerRoundClient, label: str) -> None:
 
 def draw_run(record: RunRecord) -> Picture:
     """Draw a run: schedule, delay, backlog, energy and mean-rate stability [Li24, Definition 1]."""
-    with house_style():
-        figure = new_figure(10.4, 7.6)
+    with drawing(10.4, 7.6) as figure:
         panels = figure.subplot_mosaic(
             [["who", "who"], ["delay", "energy"], ["backlog", "stability"]], height_ratios=(1.15, 1.0, 1.0)
         )

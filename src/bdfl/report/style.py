@@ -5,6 +5,7 @@ only where something is drawn, so that tables do not need it.
 """
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from bdfl.experiment.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,6 +149,24 @@ def new_figure(width_inch: float, height_inch: float) -> "Figure":
     figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+@contextmanager
+def drawing(width_inch: float, height_inch: float) -> "Iterator[Figure]":
+    """Yield an empty figure, in the house style inside the context."""
+    with house_style():
+        yield new_figure(width_inch, height_inch)
+
+
+def draw_interval(
+    axes: "Axes", found: Interval, height: float, colour: str, *, size: float, cap: float, line: float, fill: str = ""
+) -> None:
+    """Draw a mean as a dot with its interval, if it has one, along the x axis."""
+    half_width = 0.0 if math.isnan(found.half_width) else found.half_width
+    axes.errorbar(
+        found.mean, height, xerr=half_width, color=colour, marker="o", markersize=size, markerfacecolor=fill or colour,
+        capsize=cap, linewidth=line,
+    )  # fmt: skip
 
 
 def colour_of(scheduler: str, place: int = 0) -> str:

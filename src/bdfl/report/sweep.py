@@ -8,8 +8,8 @@ import numpy as np
 from rich.table import Table
 
 from bdfl.experiment.statistics import Interval
-from bdfl.report.style import CYCLE, SOFT_INK, Picture, Sheet, colour_of, drawable, house_style, new_figure
-from bdfl.report.tables import new_table
+from bdfl.report.style import CYCLE, SOFT_INK, Picture, Sheet, colour_of, drawable, drawing
+from bdfl.report.tables import count_more, new_table
 from bdfl.scenario import Scenario, describe_scenario
 from bdfl.scheduling.registry import show_choice
 from bdfl.sweeps.plan import MEASURES, Mode
@@ -34,8 +34,7 @@ def draw_sweep(summary: SweepSummary) -> Picture:
     num_panels = len(summary.measures)
     columns = min(num_panels, _MOST_COLUMNS)
     rows = -(-num_panels // columns)
-    with house_style():
-        figure = new_figure(_PANEL_INCH[0] * columns, _PANEL_INCH[1] * rows + 0.5)
+    with drawing(_PANEL_INCH[0] * columns, _PANEL_INCH[1] * rows + 0.5) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
         panels: list[Axes] = list(grid.flat)
         for axes, measure in zip(panels, summary.measures, strict=False):
@@ -51,10 +50,8 @@ def draw_sweep(summary: SweepSummary) -> Picture:
 
 def label_line(line: Line) -> str:
     """Return the label of a line: its settings."""
-    parts = [
-        show_choice(str(value)) if key == SCHEDULER else f"{key} {_text(value)}" for key, value in line.settings.items()
-    ]
-    return ", ".join(parts)
+    settings = line.settings.items()
+    return ", ".join(("" if key == SCHEDULER else f"{key} ") + _show_value(key, value) for key, value in settings)
 
 
 def describe_key(key: str) -> str:
@@ -95,7 +92,7 @@ def _draw_panel(axes: "Axes", summary: SweepSummary, measure: str) -> None:
 def _fit(axes: "Axes", summary: SweepSummary, words: Sequence[Value]) -> None:
     """Set scales and ticks after everything is drawn."""
     if not summary.is_numeric:
-        texts = [show_choice(str(word)) if summary.x == SCHEDULER else _text(word) for word in words]
+        texts = [_show_value(summary.x, word) for word in words]
         shown = [drawable(text, otherwise=str(place), longest=24) for place, text in enumerate(texts)]
         axes.set_xticks(range(len(words)), shown)
         if sum(map(len, shown)) > _LONG_WORDS:
@@ -135,7 +132,9 @@ def _caption(summary: SweepSummary) -> str:
     return text + (f"; {summary.num_failed} failed points left out" if summary.num_failed else "")
 
 
-def _text(value: Value) -> str:
+def _show_value(key: str, value: Value) -> str:
+    if key == SCHEDULER:
+        return show_choice(str(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -173,13 +172,12 @@ def tabulate_summary(summary: SweepSummary) -> list[Table]:
 def _tabulate_line(summary: SweepSummary, line: Line) -> Table:
     measures = summary.measures[:_MOST_MEASURES]
     title = label_line(line) if summary.by else f"{summary.name}: mean ± 95 % interval"
-    table = new_table(title, (summary.x, *measures), text_columns=1)
-    for place in line.places[:_MOST_ROWS]:
-        x = show_choice(str(place.x)) if summary.x == SCHEDULER else _number(place.x)
-        table.add_row(x, *(show_interval(place.measures[measure]) for measure in measures))
-    if len(line.places) > _MOST_ROWS:
-        table.caption = f"{len(line.places) - _MOST_ROWS} more rows in the CSV file"
-    return table
+    rows = (
+        (_show_value(summary.x, place.x), *(show_interval(place.measures[measure]) for measure in measures))
+        for place in line.places[:_MOST_ROWS]
+    )
+    more = count_more(len(line.places), _MOST_ROWS, "rows in the CSV file")
+    return new_table(title, (summary.x, *measures), rows, caption=more)
 
 
 def describe_outcome(outcome: SweepOutcome) -> list[str]:
@@ -202,7 +200,3 @@ def show_interval(value: Interval) -> str:
         return "-"
     half_width = 0.0 if value.half_width < _ROUNDING * abs(value.mean) else value.half_width
     return f"{value.mean:.4g}" + ("" if math.isnan(half_width) else f" ± {half_width:.2g}")
-
-
-def _number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

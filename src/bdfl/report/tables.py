@@ -1,10 +1,11 @@
 """Tables of runs, comparisons and scenarios."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from bdfl.experiment.bounds import LongRunBound
 from bdfl.experiment.simulation import Answer
 from bdfl.records import AggregateRecord, RoundRecord, RunRecord, RunSummary, summarise_aggregate, summarise_run
 from bdfl.records.aggregate_run import AggregateRound, spread_clients
+from bdfl.records.run import mean_or_nan
 from bdfl.scenario import ScenarioRow
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.registry import show_choice
@@ -26,10 +28,19 @@ _UNKNOWN = "-"
 _Row = TypeVar("_Row")
 
 
-def new_table(title: str, columns: Sequence[str], *, text_columns: int = 1) -> Table:
-    """Return an empty table in the house style; the first `text_columns` are text, the others numbers."""
+def new_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]] = (),
+    *,
+    text_columns: int = 1,
+    words: Collection[int] = (),
+    caption: str = "",
+) -> Table:
+    """Return a table in the house style; the first `text_columns` and those at `words` are text, the others numbers."""
     table = Table(
         title=title,
+        caption=caption or None,
         title_justify="left",
         title_style="bold",
         caption_justify="left",
@@ -39,8 +50,16 @@ def new_table(title: str, columns: Sequence[str], *, text_columns: int = 1) -> T
         padding=(0, 1, 0, 0),
     )
     for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place < text_columns else "right", vertical="top")
+        is_text = place < text_columns or place in words
+        table.add_column(column, justify="left" if is_text else "right", vertical="top")
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def count_more(count: int, shown: int, what: str) -> str:
+    """Say how many more there are than are shown; empty if all are."""
+    return f"{count - shown} more {what}" if count > shown else ""
 
 
 def number(value: float | None, digits: int = 3, unit: str = "") -> str:
@@ -95,11 +114,8 @@ def tabulate_comparison(comparison: Comparison) -> list[Table]:
             interval(Interval(bound.mean * comparison.rounds, bound.half_width * comparison.rounds)),
             *(_UNKNOWN, _UNKNOWN, number(bound.mean, 4), _UNKNOWN),
         )
-    effort = new_table(
-        "Fairness, energy and effort", ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap")
-    )
-    for result in comparison.results:
-        effort.add_row(
+    effort = [
+        (
             show_choice(result.scheduler),
             f"{result.tradeoff:g}",
             number(result.shortfall.mean),
@@ -109,7 +125,10 @@ def tabulate_comparison(comparison: Comparison) -> list[Table]:
             number(result.iterations.mean, 1 if result.iterations.mean < 10 else 0),
             gap_text(result.gap.mean),
         )
-    return [delays, effort]
+        for result in comparison.results
+    ]
+    columns = ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap")
+    return [delays, new_table("Fairness, energy and effort", columns, effort)]
 
 
 def tabulate_run(record: RunRecord) -> list[Table]:
@@ -119,13 +138,7 @@ def tabulate_run(record: RunRecord) -> list[Table]:
 
 def tabulate_summary(record: RunRecord | AggregateRecord, summary: RunSummary, crowd: str = "") -> Table:
     """Tabulate a run in a few numbers; `crowd` is added to the title."""
-    table = new_table(
-        f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed},"
-        f" {summary.rounds} rounds{crowd}",
-        ("total s", "round s", "trained", "shortfall", "energy", "backlog", "infeasible", "K", "gap"),
-        text_columns=0,
-    )
-    table.add_row(
+    row = (
         number(summary.total_delay_s, 2),
         number(summary.mean_delay_s, 4),
         number(summary.mean_selected, 2),
@@ -136,47 +149,35 @@ def tabulate_summary(record: RunRecord | AggregateRecord, summary: RunSummary, c
         number(summary.mean_iterations, 1 if summary.mean_iterations < 10 else 0),
         gap_text(summary.mean_gap),
     )
-    return table
+    title = f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}"
+    columns = ("total s", "round s", "trained", "shortfall", "energy", "backlog", "infeasible", "K", "gap")
+    return new_table(f"{title}, {summary.rounds} rounds{crowd}", columns, [row], text_columns=0)
 
 
 def _tabulate_rounds(record: RunRecord) -> Table:
-    table = new_table(
-        "Rounds",
-        ("round", "who trained", "CPU GHz", "mining GHz", "exchange s", "mining s", "delay s", "backlog"),
-        text_columns=2,
-    )
-    for round in first_and_last(range(1, record.num_rounds + 1), _SHOWN_ROUNDS):
-        if round is None:
-            table.add_row(*["..."] * 8, style="dim")
-        else:
-            _add_round(table, record.round_record(round))
+    columns = ("round", "who trained", "CPU GHz", "mining GHz", "exchange s", "mining s", "delay s", "backlog")
+    table = new_table("Rounds", columns, text_columns=2)
+    add_ends(table, range(1, record.num_rounds + 1), lambda round: _round_cells(record.round_record(round)))
     if record.num_infeasible:
         missed = record.round[~record.took_place].tolist()
         table.caption = f"infeasible: round {list_numbers(missed, 12)}, since {record.reason[missed[0] - 1]}"
     return table
 
 
-def _add_round(table: Table, row: RoundRecord) -> None:
-    if row.status is Status.INFEASIBLE:
-        table.add_row(
-            str(row.round), Text(f"infeasible: {row.reason}", style="bold red"), *[_UNKNOWN] * 5, _backlog(row)
-        )
-        return
-    cpu_ghz = row.cpu_hz[row.selected] / 1e9
-    table.add_row(
+def _round_cells(row: RoundRecord) -> list[str | Text]:
+    backlog = f"{row.next_queue.mean():.2f}"
+    if not row.took_place:
+        return [str(row.round), Text(f"infeasible: {row.reason}", style="bold red"), *[_UNKNOWN] * 5, backlog]
+    return [
         str(row.round),
         list_numbers(np.flatnonzero(row.selected).tolist()),
-        f"{cpu_ghz.mean():.3f}",
+        f"{(row.cpu_hz[row.selected] / 1e9).mean():.3f}",
         f"{row.mining_hz.sum() / 1e9:.2f}",
         f"{row.exchange_s:.4f}",
         f"{row.mining_s:.4f}",
         f"{row.delay_s:.4f}",
-        _backlog(row),
-    )
-
-
-def _backlog(row: RoundRecord) -> str:
-    return f"{row.next_queue.mean():.2f}"
+        backlog,
+    ]
 
 
 def list_numbers(numbers: Sequence[int], shown: int = 8) -> str:
@@ -186,42 +187,31 @@ def list_numbers(numbers: Sequence[int], shown: int = 8) -> str:
 
 
 def _tabulate_clients(record: RunRecord) -> Table:
-    table = new_table(
-        "Clients", ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog")
-    )
-    happened = record.took_place
+    parts_j = (record.training_j, record.upload_j, record.mining_j)
     peak = np.max(record.share_of_budget(record.energy_j), axis=0)
-    for client in range(min(record.num_clients, _SHOWN_CLIENTS)):
-        means = [
-            float(np.mean(part[happened, client])) if happened.any() else float("nan")
-            for part in (record.training_j, record.upload_j, record.mining_j)
-        ]
-        table.add_row(
+    rows = [
+        (
             str(client),
             number(100.0 * record.participation[client], 1, " %"),
             number(100.0 * record.participation_rate[client], 1, " %"),
-            *(number(mean, 4) for mean in means),
+            *(number(mean_or_nan(part[record.took_place, client]), 4) for part in parts_j),
             number(100.0 * peak[client], 1, " %"),
             number(record.next_queue[-1, client], 2),
         )
-    if record.num_clients > _SHOWN_CLIENTS:
-        table.caption = f"{record.num_clients - _SHOWN_CLIENTS} more clients: --json or the CSV file"
-    return table
+        for client in range(min(record.num_clients, _SHOWN_CLIENTS))
+    ]
+    columns = ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog")
+    more = count_more(record.num_clients, _SHOWN_CLIENTS, "clients: --json or the CSV file")
+    return new_table("Clients", columns, rows, caption=more)
 
 
 def tabulate_answer(answer: Answer, scheduler: str) -> Table:
     """Tabulate a round's decision, client by client."""
     if answer.status is Status.INFEASIBLE:
         return new_table(f"{scheduler}: infeasible, {answer.reason}", ())
-    table = new_table(
-        f"{scheduler}: {answer.status.value}, delay {answer.delay_s:.6f} s (mining {answer.mining_s:.6f} s), "
-        f"objective {answer.objective:.6g}, gap {gap_text(answer.gap)}",
-        ("client", "trains", "CPU GHz", "mining GHz", "power W", "energy J"),
-        text_columns=2,
-    )
     chosen = set(answer.selected)
-    for client in range(min(len(answer.cpu_hz), _SHOWN_CLIENTS)):
-        table.add_row(
+    rows = [
+        (
             str(client),
             "yes" if client in chosen else "",
             number(answer.cpu_hz[client] / 1e9, 4),
@@ -229,9 +219,16 @@ def tabulate_answer(answer: Answer, scheduler: str) -> Table:
             number(answer.power_w[client], 4),
             number(answer.energy_j[client], 6),
         )
-    if len(answer.cpu_hz) > _SHOWN_CLIENTS:
-        table.caption = f"{len(answer.cpu_hz) - _SHOWN_CLIENTS} more clients: leave out --table"
-    return table
+        for client in range(min(len(answer.cpu_hz), _SHOWN_CLIENTS))
+    ]
+    return new_table(
+        f"{scheduler}: {answer.status.value}, delay {answer.delay_s:.6f} s (mining {answer.mining_s:.6f} s), "
+        f"objective {answer.objective:.6g}, gap {gap_text(answer.gap)}",
+        ("client", "trains", "CPU GHz", "mining GHz", "power W", "energy J"),
+        rows,
+        text_columns=2,
+        caption=count_more(len(answer.cpu_hz), _SHOWN_CLIENTS, "clients: leave out --table"),
+    )
 
 
 def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: bool = False) -> Table:
@@ -253,18 +250,13 @@ def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: b
 
 def tabulate_texts(title: str, columns: tuple[str, str], texts: Mapping[str, str]) -> Table:
     """Tabulate names and texts."""
-    table = new_table(title, columns, text_columns=2)
-    for name, text in texts.items():
-        table.add_row(name, text)
-    return table
+    return new_table(title, columns, texts.items(), text_columns=2)
 
 
 def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
     """Tabulate names and values, without a header."""
-    table = new_table(title, ("", ""), text_columns=2)
+    table = new_table(title, ("", ""), ((Text(name, style="dim"), value) for name, value in facts), text_columns=2)
     table.show_header = False
-    for name, value in facts:
-        table.add_row(Text(name, style="dim"), value)
     return table
 
 
@@ -282,10 +274,11 @@ def tabulate_numbers(title: str, header: Sequence[str], rows: Sequence[Sequence[
 
 def tabulate_verdicts(verdicts: Sequence[tuple[str, bool, str]]) -> Table:
     """Tabulate claims, whether they hold, and the numbers behind them."""
-    table = new_table("Verdicts", ("", "claim", "found"), text_columns=3)
-    for claim, holds, found in verdicts:
-        table.add_row(Text("holds", style="green") if holds else Text("FAILS", style="bold red"), claim, found)
-    return table
+    rows = (
+        (Text("holds", style="green") if holds else Text("FAILS", style="bold red"), claim, found)
+        for claim, holds, found in verdicts
+    )
+    return new_table("Verdicts", ("", "claim", "found"), rows, text_columns=3)
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> list[str]:
@@ -295,9 +288,17 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], align:
     return [head, rule, *body]
 
 
-def first_and_last(rows: Sequence[_Row], num_ends: int) -> list[_Row | None]:
-    """Return the rows, with None in place of all but the first and last few."""
-    return list(rows) if len(rows) <= 2 * num_ends else [*rows[:num_ends], None, *rows[-num_ends:]]
+def add_ends(
+    table: Table, rows: Sequence[_Row], show: Callable[[_Row], Sequence[RenderableType]], num_ends: int = _SHOWN_ROUNDS
+) -> None:
+    """Add the first and last few rows, with dots for those between them."""
+    is_cut = len(rows) > 2 * num_ends
+    for row in rows[:num_ends] if is_cut else rows:
+        table.add_row(*show(row))
+    if is_cut:
+        table.add_row(*["..."] * len(table.columns), style="dim")
+        for row in rows[-num_ends:]:
+            table.add_row(*show(row))
 
 
 def _short(value: float | int | None) -> str:
@@ -311,24 +312,23 @@ def _short(value: float | int | None) -> str:
 
 def tabulate_bound(bound: LongRunBound) -> list[Table]:
     """Tabulate the bound with its error, and the price of each client's participation."""
+    numbers = [number(value_s, 5) for value_s in (bound.bound_s, bound.error_s, bound.confident_s)]
     table = new_table(
         f"{bound.scenario}: no scheduler that serves every client has shorter rounds in the long run",
         ("bound s", "standard error s", "bound minus two errors s", "rounds", "infeasible"),
+        [(*numbers, str(bound.rounds), infeasible_text(bound.infeasible_rounds))],
         text_columns=0,
     )
-    table.add_row(
-        number(bound.bound_s, 5),
-        number(bound.error_s, 5),
-        number(bound.confident_s, 5),
-        str(bound.rounds),
-        infeasible_text(bound.infeasible_rounds),
-    )
-    prices = new_table("Price of participation", ("client", "rate owed", "delay per participation (ms)"))
     pairs = list(zip(bound.participation_rate, bound.multipliers_s, strict=True))
-    for client, (rate, price_s) in enumerate(pairs[:_SHOWN_CLIENTS]):
-        prices.add_row(str(client), number(100.0 * rate, 1, " %"), number(1e3 * price_s, 2))
-    if len(pairs) > _SHOWN_CLIENTS:
-        prices.caption = f"{len(pairs) - _SHOWN_CLIENTS} more clients: --json"
+    prices = new_table(
+        "Price of participation",
+        ("client", "rate owed", "delay per participation (ms)"),
+        (
+            (str(client), number(100.0 * rate, 1, " %"), number(1e3 * price_s, 2))
+            for client, (rate, price_s) in enumerate(pairs[:_SHOWN_CLIENTS])
+        ),
+        caption=count_more(len(pairs), _SHOWN_CLIENTS, "clients: --json"),
+    )
     return [table, prices]
 
 
@@ -354,22 +354,17 @@ def tabulate_crowd(record: AggregateRecord) -> list[Table]:
 def _tabulate_sums(record: AggregateRecord) -> Table:
     columns = ("round", "trained", "CPU GHz", "mining THz", "exchange s", "mining s", "delay s", "backlog")
     table = new_table("Rounds", columns)
-    for row in first_and_last(record.rounds, _SHOWN_ROUNDS):
-        if row is None:
-            table.add_row(*["..."] * len(columns), style="dim")
-        else:
-            _add_sums(table, row)
+    add_ends(table, record.rounds, _sum_cells)
     missed = [row for row in record.rounds if row.status is Status.INFEASIBLE]
     if missed:
         table.caption = f"{len(missed)} rounds infeasible, the first since {missed[0].reason}"
     return table
 
 
-def _add_sums(table: Table, row: AggregateRound) -> None:
+def _sum_cells(row: AggregateRound) -> list[str | Text]:
     if row.status is Status.INFEASIBLE:
-        table.add_row(str(row.round), Text("infeasible", style="bold red"), *["-"] * 5, number(row.mean_queue, 4))
-        return
-    table.add_row(
+        return [str(row.round), Text("infeasible", style="bold red"), *["-"] * 5, number(row.mean_queue, 4)]
+    return [
         str(row.round),
         f"{row.num_selected:,}",
         number(row.mean_cpu_hz / 1e9, 3),
@@ -378,16 +373,14 @@ def _add_sums(table: Table, row: AggregateRound) -> None:
         number(row.mining_s, 4),
         number(row.delay_s, 4),
         number(row.mean_queue, 4),
-    )
+    ]
 
 
 def _tabulate_spread(record: AggregateRecord) -> Table:
-    table = new_table(
-        f"What each of the {record.num_clients:,} clients did in all rounds",
-        ("", "least", "5 %", "median", "95 %", "most", "mean"),
-    )
+    rows = []
     for row in spread_clients(record.clients):
         name, scale, digits, unit = _NAMES[row.quantity]
         cells = (row.least, row.five_percent, row.median, row.ninety_five_percent, row.most, row.mean)
-        table.add_row(name, *(number(scale * cell, digits, unit) for cell in cells))
-    return table
+        rows.append([name, *(number(scale * cell, digits, unit) for cell in cells)])
+    title = f"What each of the {record.num_clients:,} clients did in all rounds"
+    return new_table(title, ("", "least", "5 %", "median", "95 %", "most", "mean"), rows)

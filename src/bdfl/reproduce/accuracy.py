@@ -18,9 +18,8 @@ from bdfl.report.style import (
     Picture,
     Sheet,
     colour_of,
-    house_style,
+    drawing,
     label_ends,
-    new_figure,
     save_sheet,
 )
 from bdfl.reproduce.results import (
@@ -90,8 +89,7 @@ class AccuracyPanel:
 
 def draw_accuracies(panels: Sequence[AccuracyPanel]) -> Picture:
     """Draw a row of two panels for every data set: accuracy against simulated seconds, and against rounds."""
-    with house_style():
-        figure = new_figure(10.4, 3.5 * len(panels))
+    with drawing(10.4, 3.5 * len(panels)) as figure:
         grid = figure.subplots(len(panels), 2, squeeze=False)
         for (over_time, over_rounds), panel in zip(grid, panels, strict=True):
             _draw_panel(over_time, panel, [curve.seconds for curve in panel.curves], with_time=True)
