@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
-from bdfl.experiment.run_folder import open_run_folder
+from bdfl.experiment.run_folder import open_run_folder, verify_chain
 from bdfl.experiment.training_run import verify_run
+from bdfl.federation.genesis_draft import draft_federation
+from bdfl.learning.data import load_data
 from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import ModelCheck
+from bdfl.scenario import ScenarioError
 from tests.experiment.test_training_run import Killed, contents, resume, run, small
 from tests.prepared_processes import use_prepared_processes
 
@@ -90,3 +94,23 @@ def test_a_model_that_overflows_stays_finite_and_the_run_goes_on(tmp_path, name)
     assert verify(tmp_path / "run").height == 4
     for values in load_file(tmp_path / "run" / "final.safetensors").values():
         assert np.isfinite(values).all()
+
+
+def normalising(shape, num_labels):
+    width = int(np.prod(shape))
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(width, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, num_labels)
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_running_variance_that_a_step_could_make_negative_is_refused_in_one_line(tmp_path, name):
+    changes = (f"learning.model={__name__}:normalising", "learning.engine=loop", "learning.gradient_every=0")
+    scenario = with_server(name, *changes)
+    reason = f'^learning.aggregation.server: "{name}" given, allowed is none where 2.running_var is shared, which'
+    with pytest.raises(ScenarioError, match=reason):
+        run(scenario, tmp_path / "shared")
+    with pytest.raises(ScenarioError, match=reason):
+        draft_federation(scenario, load_data(scenario.data))
+    run(with_server(name, *changes, 'learning.personal=["2"]'), tmp_path / "personal")
+    assert verify_chain(tmp_path / "personal").is_valid

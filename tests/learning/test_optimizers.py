@@ -98,7 +98,7 @@ def test_the_rate_is_constant_falls_by_steps_or_by_a_cosine():
     assert rate_in_round(cosine, 120, 100) == rates[-1] > 0
 
 
-@pytest.mark.parametrize("key", ["learning_rate", "weight_decay", "proximal"])
+@pytest.mark.parametrize("key", ["learning_rate", "weight_decay", "proximal", "adam_epsilon"])
 def test_what_float32_cannot_hold_is_refused(key):
     with pytest.raises(InvalidTraining, match=f"^learning.{key}: 1e\\+39 given, expected at most"):
         make_settings(Learning(**{key: 1e39}), 1, 1)

@@ -170,6 +170,29 @@ def test_the_global_model_with_its_moments_is_nobodys_update(server):
     assert "blob-size" in node.did(Refused)[-1].reason
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_has_no_data_is_heard_whoever_else_names_the_global_model(is_late):
+    network = ManualNetwork(server=ServerOptimizer.MOMENTUM, samples=[100, 100, 0, 100])
+    node, liar, idle = network.nodes[:3]
+    network.start()
+    network.deliver(idle, idle.did(Send))
+    network.play_round()
+    keep_models(network)
+    [honest] = idle.state.updates.values()
+    assert honest.update.model == node.state.chain.model
+    update = msgspec.structs.replace(honest.update, client=1, samples=100)
+    false = SignedUpdate(update, liar.context.signer.sign(Meaning.UPDATE, node.state.chain.place, update))
+    node = network.node(0, Recovered(model=network.blobs[honest.update.model]), node.state.chain)
+    node.give(Started())
+    if not is_late:
+        node.hear(idle.message(Gossip(1, updates=(honest,))))
+    node.hear(liar.message(Gossip(1, updates=(false,))))
+    hand_over(network, node, honest.update.model, sender=1)
+    assert "blob-size" in node.did(Refused)[-1].reason
+    node.hear(idle.message(Gossip(1, updates=(honest,))))
+    assert node.state.updates == {2: honest}
+
+
 def test_no_model_is_asked_for_on_the_way():
     network = played()
     node = away(network, keep_blocks=1)

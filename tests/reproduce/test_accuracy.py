@@ -210,6 +210,15 @@ def test_schedulers_that_choose_the_same_clients_are_trained_once(data, tmp_path
     assert (found.selected, found.accuracy, found.loss) == (alone.selected, alone.accuracy, alone.loss)
 
 
+@pytest.mark.parametrize("change", ["faults.loss=0.1", 'adversaries.kind="drop-updates"'])
+def test_with_trouble_on_the_way_equal_sets_are_no_equal_trainings(data, tmp_path, stub, change):
+    settings = settings_of(data, only="svhn", schedulers=("channel-best", "drc"))
+    runs = train(tmp_path, replace(settings, overrides=(*settings.overrides, change)))
+    assert runs[0].summary.selected == runs[1].summary.selected
+    assert [scenario.scheduler.name for scenario in stub[0]] == ["channel-best", "drc"]
+    assert runs[1].summary.same_as is None
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

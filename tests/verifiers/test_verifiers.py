@@ -1,16 +1,18 @@
 """Verifiers that share no code never disagree: on vectors, on chains of several kinds, and on any changed bit."""
 
 import subprocess
+from functools import partial
 
 import pytest
 
 from bdfl.encoding import digest
 from bdfl.identity import Meaning
-from bdfl.ledger.block import Admission, FalseWork, Kind, TwoBlocks, TwoUpdates, TwoVotes
+from bdfl.ledger.block import Admission, FalseWork, Kind, Law, TwoBlocks, TwoUpdates, TwoVotes
 from bdfl.ledger.chain import apply_block
 from bdfl.ledger.rules import validate_model
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import rested_on
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import example_weights
 from campaigns.verifiers.chains import CHAINS, LOGGED, write_chain
 from campaigns.verifiers.flips import (
@@ -36,6 +38,7 @@ from tests.ledger.lying import (
 )
 from tests.ledger.test_genesis import REFUSED
 from tests.ledger.test_verify_lies import LIES
+from tests.vectors.make_vectors import ADAM, MOMENTUM
 from tests.verifiers.nodejs import require_node
 
 NUM_FLIPS = 20
@@ -235,3 +238,39 @@ def test_all_refuse_entries_that_prove_nothing_or_change_what_cannot_be(node, tm
     blobs = [maker.store.get_blob(blob) for blob in wanted]
     folder = write_rows(tmp_path / "chain", maker.store.genesis, INITIAL, rows, [one for one in blobs if one])
     assert agree(node, folder) == Verdict(None if name is None else 3)
+
+
+def _with_moments_of_another_round(maker, model):
+    size = maker.store.genesis.model.size
+    return model[:size] + maker.store.get_blob(maker.state.model)[size:]
+
+
+SERVER_LIES = {
+    "moments that did not move": _with_moments_of_another_round,
+    "one bit of the last moment": lambda maker, model: model[:-1] + bytes([model[-1] ^ 1]),
+    "weights without moments": lambda maker, model: model[: maker.store.genesis.model.size],
+    "a moment too many": lambda maker, model: model + model[-maker.store.genesis.model.size :],
+    "the model before": lambda maker, model: maker.store.get_blob(maker.state.model),
+}
+
+
+@pytest.mark.parametrize("text", [MOMENTUM, f"median {ADAM}"])
+@pytest.mark.parametrize("lie", SERVER_LIES)
+def test_all_find_a_lie_about_the_servers_optimizer_that_everybody_voted_for(node, tmp_path, text, lie):
+    maker = new_maker(law=Law(QuorumRule.BFT, WorkKind.SHA256, 4, 0, text, 0, 1, 3600 * 10**9))
+    maker.grow(2)
+    updates = [maker.sign_update(client, example_weights(50 + client)) for client in maker.state.schedule.selected]
+    reports = [maker.sign_report(client) for client in range(4)]
+    honest = maker.make_block(updates, reports, proposer=1)
+    said = SERVER_LIES[lie](maker, maker.store.get_blob(honest.body.model))
+    maker.store.put_blob(digest(said), said)
+    for model, verdict in ((honest.body.model, Verdict(None)), (digest(said), Verdict(3))):
+        change = partial(replaced, model=model)
+        block = maker.make_block(updates, reports, proposer=1, change=change)
+        certificate = tuple(maker.sign_vote(voter, block.digest) for voter in range(4))
+        rows = [(maker.store.block(height), maker.store.certificate(height)) for height in (1, 2)]
+        rows.append((block, certificate))
+        wanted = [use.blob for one, _ in rows for use in rested_on(one)]
+        blobs = [maker.store.get_blob(blob) for blob in wanted]
+        folder = write_rows(tmp_path / f"chain-{verdict.block}", maker.store.genesis, INITIAL, rows, blobs)
+        assert agree(node, folder) == verdict

@@ -50,7 +50,7 @@ from bdfl.learning.partition import Partition
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.weights import InvalidWeights, Layout, decode_weights, encode_weights
 from bdfl.ledger.block import Tensor
-from bdfl.ledger.genesis import draft_genesis, make_toolbox, plan_first_round
+from bdfl.ledger.genesis import draft_genesis, make_toolbox, plan_first_round, validate_server
 from bdfl.scenario import LiveMode, Scenario, scenario_digest
 from bdfl.scenario.files import named_functions
 from bdfl.storage import read_record
@@ -81,6 +81,7 @@ class Draft(Record, frozen=True):
 
 def begin_draft(scenario: Scenario, layout: Layout, initial_model: bytes, num_labels: int) -> Draft:
     """Start a draft without members."""
+    validate_server(scenario, layout)
     return Draft(
         form="bdfl draft 1",
         scenario=write_scenario(scenario),

@@ -47,7 +47,8 @@ from bdfl.ledger.costs import (
 from bdfl.ledger.errors import BadSchedule, InvalidGenesis
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
 from bdfl.scenario import Scenario, scenario_digest
-from bdfl.scenario.schema_learning import is_function
+from bdfl.scenario.schema_learning import ServerOptimizer, is_function
+from bdfl.scenario.validation import refuse_value
 from bdfl.server_optimizer import write_rule
 from bdfl.types import PerClient
 
@@ -108,6 +109,7 @@ def draft_genesis(
     `target_ms` is the target time to mine a block in a live network; 0: the difficulty is constant.
     """
     _validate_initial_model(initial_model, layout)
+    validate_server(scenario, layout)
     return Genesis(
         format=FORMAT,
         name=scenario.name[:MAX_TEXT],
@@ -126,6 +128,18 @@ def draft_genesis(
         access_points=tuple(access_points),
         privacy=_privacy_of(scenario, noise_micro),
     )
+
+
+def validate_server(scenario: Scenario, layout: Layout) -> None:
+    """Raise `ScenarioError` for a server's optimizer of a model that shares a running variance.
+
+    A step goes beyond the aggregate: below 0, where batch normalisation has no root.
+    """
+    server = scenario.learning.aggregation.server
+    shared = next((name for name in layout.names if name.rpartition(".")[2] == "running_var"), None)
+    if server is not ServerOptimizer.NONE and shared is not None:
+        allowed = f"none where {shared} is shared, which a step can make negative: personal, or group norm"
+        raise refuse_value("learning.aggregation.server", server, allowed)
 
 
 def plan_first_round(draft: Genesis, cache: VerificationCache) -> Genesis:

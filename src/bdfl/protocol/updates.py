@@ -96,7 +96,8 @@ def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
     """Take a member's update and request its blob from the sender; of two the first counts, and both are evidence."""
     update = signed.update
     known = draft.updates.get(update.client)
-    if known == signed or update.model in draft.refused or not draft.accepts(sender, validate_update, signed):
+    refused = update.samples and update.model in draft.refused
+    if known == signed or refused or not draft.accepts(sender, validate_update, signed):
         return
     if known is not None and known.update != update:
         if update.client not in draft.two_faced:  # other kinds of evidence do not show which update to leave out
@@ -148,7 +149,11 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
     except InvalidBlock as error:
         draft.refuse(client, error)
         draft.refused |= {blob}
-        draft.updates = {who: signed for who, signed in draft.updates.items() if signed.update.model != blob}
+        draft.updates = {  # who has no data names the global model, and nobody needs its bytes
+            who: signed
+            for who, signed in draft.updates.items()
+            if signed.update.model != blob or not signed.update.samples
+        }
         return None
     if server is None:
         draft.blobs[blob] = data

@@ -309,11 +309,15 @@ class _Formatted(msgspec.Struct):
 
 
 def _share_training(planned: PlannedRun, finished: Sequence[TrainedRun], counter: "_Counter") -> RunSummary | None:
-    """Summary of a run that trains as a finished one does, with its own delays; None if it must be trained."""
+    """Summary of a run that trains as a finished one does, with its own delays; None if it must be trained.
+
+    With faults or adversaries the updates that reach a block depend on its delays too.
+    """
+    scenario, usual = planned.scenario, Scenario()
     alike = [run for run in finished if run.summary.training == planned.training_digest]
-    if not alike or planned.folder.exists():
+    is_told_by_sets = (scenario.faults, scenario.adversaries) == (usual.faults, usual.adversaries)
+    if not alike or planned.folder.exists() or not is_told_by_sets:
         return None
-    scenario = planned.scenario
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
     record = play(scenario, scheduler, prepare_run(scenario).draws)
     selected = [np.flatnonzero(row).tolist() for row in record.selected]
