@@ -71,8 +71,11 @@ def open_trainer(
 def open_trainer_processes(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[TaskMap]:
     """Start processes with a trainer each, made of `parts`; they end with this block, at once on an exception.
 
-    `make` must be a function or class of a module.
+    A single worker is this process. `make` must be a function or class of a module.
     """
+    if workers == 1:
+        yield map_here(make(*parts))
+        return
     with open_process_pool(workers, initializer=_keep, initargs=(make, parts)) as executor:
 
         def map_there(function: Callable[[Any, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:

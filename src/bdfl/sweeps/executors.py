@@ -48,61 +48,43 @@ class Executor(Protocol):
 def open_local_executor(workers: int | None) -> Iterator[Executor]:
     """Start `workers` processes (default: one per core) of one thread each; a single worker is this process."""
     validate_workers(workers)
-    num_workers = workers or count_cores()
-    if num_workers == 1:
-        yield _Here()
-        return
     with ExitStack() as stack:
-        executor = _Pool(num_workers)
+        executor = _Pool(workers or count_cores())
         stack.push(executor.leave)
         yield executor
 
 
-class _Here:
-    """Executor in this process, one batch after the other."""
-
-    name = "local"
-    num_workers = 1
-    capacity = 1
-    is_lost_together = True
-
-    def __init__(self) -> None:
-        self._batches: list[Batch] = []
-
-    def submit(self, batch: Batch) -> None:
-        self._batches.append(batch)
-
-    def wait(self) -> list[Answer]:
-        batch = self._batches.pop(0)
-        return [(batch, compute_batch(batch))]
-
-
 class _Pool:
-    """Owns a process pool; if one process dies, the pool is restarted."""
+    """Owns a process pool, restarted if one process dies; a single worker computes in this process instead."""
 
     name = "local"
     is_lost_together = True
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
-        self.capacity = AHEAD * num_workers
+        self.capacity = AHEAD * num_workers if num_workers > 1 else 1
         self._under_way: dict[Future[list[PointResult]], Batch] = {}
         self._open()
 
     def _open(self) -> None:
         self._stack = ExitStack()
-        self._executor: ProcessPoolExecutor = self._stack.enter_context(open_process_pool(self.num_workers, threads=1))
+        self._executor: ProcessPoolExecutor | None = None
+        if self.num_workers > 1:
+            self._executor = self._stack.enter_context(open_process_pool(self.num_workers, threads=1))
 
     def leave(self, *exception: object) -> None:
         """End the processes; at once on an exception."""
         self._stack.__exit__(*exception)  # type: ignore[arg-type]
 
     def submit(self, batch: Batch) -> None:
-        try:
-            future = self._executor.submit(compute_batch, batch)
-        except BrokenProcessPool as error:  # detected early; reported by `wait`
-            future = Future()
-            future.set_exception(error)
+        future: Future[list[PointResult]] = Future()
+        if self._executor is None:
+            future.set_result(compute_batch(batch))
+        else:
+            try:
+                future = self._executor.submit(compute_batch, batch)
+            except BrokenProcessPool as error:  # detected early; reported by `wait`
+                future.set_exception(error)
         self._under_way[future] = batch
 
     def wait(self) -> list[Answer]:
