@@ -43,9 +43,7 @@ def poison_results(scenario: Scenario, parent: Vector, round: int, results: Sequ
     match kind:
         case Behaviour.LAZY:
             trained = [result for result in results if result.client not in members and result.weights is not None]
-            copied = min(
-                trained, key=lambda result: result.client, default=None
-            )  # of the lowest-numbered honest client
+            copied = min(trained, key=lambda result: result.client, default=None)
             return [_copy_result(result, copied, parent) if result.client in members else result for result in results]
         case Behaviour.SIGN_FLIP | Behaviour.SCALING | Behaviour.GAUSSIAN:
             return [
