@@ -111,12 +111,6 @@ def _result_or_lost(future: Future[list[PointResult]]) -> list[PointResult] | Lo
 _LOOK_AGAIN_S = 5.0  # interval of counting the cluster's CPUs: nodes come and go
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """In place of results: the reason why this node must not compute them."""
-
-    reason: str
-
-
 @contextmanager
 def open_ray_executor(address: str | None, workers: int | None, *, with_torch: bool) -> Iterator[Executor]:
     """Run tasks of one CPU each on the cluster at `address`, or on a local one; at most `workers` at once."""
@@ -129,13 +123,13 @@ def open_ray_executor(address: str | None, workers: int | None, *, with_torch: b
             executor.cancel()
 
 
-def compute_on_node(batch: Batch, software: tuple[tuple[str, str], ...]) -> list[PointResult] | Refusal:
-    """Compute a batch, if the node has the same software as the sender."""
+def compute_on_node(batch: Batch, software: tuple[tuple[str, str], ...]) -> list[PointResult]:
+    """Compute a batch; raise `OtherSoftware` unless the node has the same software as the sender."""
     import ray
 
     difference = find_difference(software)
     if difference is not None:
-        return Refusal(difference)
+        raise OtherSoftware(difference)
     node = ray.get_runtime_context().get_node_id()[:8]  # a machine may host several nodes
     return [msgspec.structs.replace(result, host=f"{result.host}/{node}") for result in compute_batch(batch)]
 
@@ -181,11 +175,11 @@ class _RayExecutor:
     def _fetch(self, task: Any) -> list[PointResult] | Lost:
         errors = self._ray.exceptions
         try:
-            found: list[PointResult] | Refusal = self._ray.get(task)
-        except errors.RayTaskError as error:  # ours never raises: the node is faulty
+            found: list[PointResult] = self._ray.get(task)
+        except errors.RayTaskError as error:
+            if isinstance(cause := getattr(error, "cause", None), OtherSoftware):
+                raise cause from None
             raise SweepFailed(f"ray: {describe_trouble(error)}; is bdfl installed on every node?") from error
         except errors.RayError:  # worker, node or object lost
             return Lost()
-        if isinstance(found, Refusal):
-            raise OtherSoftware(found.reason)
         return found
