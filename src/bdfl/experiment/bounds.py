@@ -191,11 +191,11 @@ def estimate_convergence(
     constants = estimate_constants(learning, scenario)
     if isinstance(constants, CannotSay):
         return constants
-    squared_gradient = np.square(learning.gradient_norm)
+    squared_gradient, rounds = np.square(learning.gradient_norm), range(1, run.num_rounds + 1)
     return ConvergenceEstimate(
         constants=constants,
-        owed=_bounds(constants, run.num_rounds, run.participation_rate, learning.samples),
-        achieved=_bounds(constants, run.num_rounds, run.participation, learning.samples),
+        owed=[_bound(constants, number, run.participation_rate, learning.samples) for number in rounds],
+        achieved=[_bound(constants, number, run.participation, learning.samples) for number in rounds],
         squared_gradient=squared_gradient,
         measured=running_mean(squared_gradient),
         unmet=list_unmet(constants, run, learning, scenario),
@@ -284,12 +284,6 @@ def mean_stretch(run: RunRecord, samples: PerClient) -> float:
     delivered = run.delivered @ samples
     ratio = np.sum(samples) / delivered[delivered > 0]
     return float(np.mean(ratio)) if ratio.size else 1.0
-
-
-def _bounds(
-    constants: LemmaConstants, num_rounds: int, rate: PerClient, samples: PerClient
-) -> tuple[ConvergenceBound, ...]:
-    return tuple(_bound(constants, rounds, rate, samples) for rounds in range(1, num_rounds + 1))
 
 
 def _bound(constants: LemmaConstants, rounds: int, rate: PerClient, samples: PerClient) -> ConvergenceBound:

@@ -11,7 +11,7 @@ from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, 
 from bdfl.experiment.simulation import draw_run, play
 from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
 from bdfl.records import RunSummary, summarise_run
-from bdfl.scenario import Scenario
+from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.problem import Scheduler
 from bdfl.scheduling.registry import BASELINES, InvalidChoice, choose_scheduler, validate_choices
 
@@ -103,7 +103,11 @@ def compare(
     if reference is not None and reference not in choices:
         raise InvalidChoice(f"reference: {reference!r} given, allowed is one of {', '.join(choices)}")
     entrants = [choose_scheduler(scenario, choice) for choice in choices]
-    swept = [at_tradeoff(entrant, tradeoff) for entrant in _that_weigh(entrants) for tradeoff in frontier_tradeoffs]
+    swept = [
+        override_scenario(entrant, [f"scheduler.tradeoff={tradeoff}"])
+        for entrant in _that_weigh(entrants)
+        for tradeoff in frontier_tradeoffs
+    ]
     groups = [
         [
             msgspec.structs.replace(played, seed=seed)
@@ -147,11 +151,6 @@ def compare(
         ],
         frontier_seeds=min(num_seeds, FRONTIER_SEEDS),
     )
-
-
-def at_tradeoff(scenario: Scenario, tradeoff: float) -> Scenario:
-    """Return the scenario with another V."""
-    return msgspec.structs.replace(scenario, scheduler=msgspec.structs.replace(scenario.scheduler, tradeoff=tradeoff))
 
 
 def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:

@@ -159,17 +159,14 @@ def _stand(choice: str, tradeoff: float, scores: Sequence[_Score]) -> Standing:
 def _play_seed(task: _Task) -> list[_Score]:
     """Play one seed: simulated, or learned with shared data and trainer; only the last model is evaluated."""
     if task.is_learned:
-        learned = run_group([_without_measurements(scenario) for scenario, _ in task.group])
+        every = task.group[0].scenario.rounds
+        changes = [f"learning.evaluate_every={every}", "learning.gradient_every=0"]
+        learned = run_group([override_scenario(scenario, changes) for scenario, _ in task.group])
         accuracies = [run.learning.final_accuracy for run in learned]
         return _score(task, learned[0].federated.draws, [run.record for run in learned], accuracies)
     draws = draw_run(task.group[0].scenario)
     runs = [play(scenario, scheduler, draws) for scenario, scheduler in task.group]
     return _score(task, draws, runs, [float("nan")] * len(runs))
-
-
-def _without_measurements(scenario: Scenario) -> Scenario:
-    """Return the scenario evaluated at its end alone."""
-    return override_scenario(scenario, [f"learning.evaluate_every={scenario.rounds}", "learning.gradient_every=0"])
 
 
 def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Sequence[float]) -> list[_Score]:

@@ -231,7 +231,12 @@ class NetworkRun:
             if state.height < start.height:
                 world.remember(state)
         recovered = Recovered(certificate=certificate, model=parent_model(self._archive, start))
-        nodes = [self._make_node(number, start, recovered) for number in range(self._scenario.clients.count)]
+        timing, rounds, cache = simulated_timing(self._scenario), self._scenario.rounds, self._cache
+        nodes: list[SimulatedNode] = []
+        for number, signer in enumerate(member_keys(self._scenario)):
+            context = Context(number, signer, timing, cache, rounds, is_alone=True)
+            store = OverlayStore(self._archive, start.height)
+            nodes.append(SimulatedNode(context, store, state=begin(context, start, recovered)))
 
         def settle(number: int, block: Block, certificate: Certificate) -> None:
             """Archive a block when the first honest member commits it."""
@@ -282,12 +287,6 @@ class NetworkRun:
         """Wall clock (ms) at which a block was decided, derived from the chain: its timestamp, mining and voting."""
         mining_ms = max(signed.vote.mining_ms for signed in certificate)
         return block.header.time_ms + mining_ms + round(self._scenario.protocol.voting_s * 1000)
-
-    def _make_node(self, number: int, chain: ChainState, recovered: Recovered) -> SimulatedNode:
-        scenario, signer = self._scenario, simulated_signer(self._scenario.seed, number)
-        context = Context(number, signer, simulated_timing(scenario), self._cache, scenario.rounds, is_alone=True)
-        store = OverlayStore(self._archive, chain.height)
-        return SimulatedNode(context, store, state=begin(context, chain, recovered))
 
     def _keep(self, store: Store, block: Block, certificate: Certificate) -> None:
         for use in rested_on(block):

@@ -122,7 +122,9 @@ class ServerChain:
         )
         modelled_ms = state.times_ms[-1] + body.modelled.delay_ns // 1_000_000
         now_ms = modelled_ms if self._is_simulated else _read_wall_clock()
-        header = make_header(state, _ATTEMPT, self._find_proposer(), body, now_ms)
+        # The client that finds the block first by the cost model and the seed's draws.
+        proposer = min(range(len(self._signers)), key=lambda client: self._times.finding_ns(client, state, _ATTEMPT))
+        header = make_header(state, _ATTEMPT, proposer, body, now_ms)
         nonce = search_nonce(state.genesis.law.work, header_seal(header), header.difficulty)
         if nonce is None:
             raise RuntimeError(f"block {header.height}: no nonce is low enough")
@@ -169,10 +171,6 @@ class ServerChain:
             mining_ms=0,
         )
         return SignedVote(vote, self._signers[voter].sign(Meaning.VOTE, self._state.place, vote))
-
-    def _find_proposer(self) -> int:
-        """Return the client that finds the block first by the cost model and the seed's draws."""
-        return min(range(len(self._signers)), key=lambda client: self._times.finding_ns(client, self._state, _ATTEMPT))
 
     def _keep(self, block: Block, certificate: Certificate, blobs: Mapping[bytes, bytes]) -> None:
         with self._store.batch():

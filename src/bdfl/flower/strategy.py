@@ -151,7 +151,10 @@ class ScheduledFedAvg(FedAvg):
         metrics = self._aggregate_metrics(contents)
         metrics.update(settled.costs)
         _LOG.info("aggregate_train: %d of %d clients delivered", len(trained), len(self._asked))
-        return (None if settled.weights is None else self._write_model(settled.weights)), metrics
+        if settled.weights is None:
+            return None, metrics
+        assert self._form is not None
+        return ArrayRecord({name: Array(array) for name, array in self._form.split(settled.weights).items()}), metrics
 
     # Nodes
 
@@ -229,10 +232,6 @@ class ScheduledFedAvg(FedAvg):
             self._form, weights = find_form(_bytes_of(arrays))
             return weights
         return read_arrays(self._form, _bytes_of(arrays))
-
-    def _write_model(self, weights: Vector) -> ArrayRecord:
-        assert self._form is not None
-        return ArrayRecord({name: Array(array) for name, array in self._form.split(weights).items()})
 
 
 def _bytes_of(record: ArrayRecord) -> dict[str, bytes]:

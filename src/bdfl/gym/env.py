@@ -47,15 +47,9 @@ class Frequencies(StrEnum):
     DRC = "drc"  # those of the paper's algorithm, which do not depend on the set
 
 
-def wanted_set(num_clients: int, action: Action) -> PerClientMask:
-    """Clients that the action selects, (clients,)."""
-    wanted: PerClientMask = np.asarray(action)[:num_clients] > 0
-    return wanted
-
-
 def decide_action(problem: RoundProblem, form: Form, frequencies: Frequencies, action: Action) -> Decision:
     """Return the decision of the action; infeasible only if no action is feasible."""
-    wanted = wanted_set(problem.num_clients, action)
+    wanted = np.asarray(action)[: problem.num_clients] > 0
     if form is Form.FREQUENCIES:
         return _decide_frequencies(problem, wanted, np.asarray(action, dtype=np.float64))
     if frequencies is Frequencies.EXACT:
@@ -185,7 +179,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
             raise InvalidEnvironment(f"action: shape {np.shape(action)} given, {self.action_space.shape} expected")
         problem = self._next_problem()
         decision = decide_action(problem, self.form, self.frequencies, action)
-        wanted = wanted_set(problem.num_clients, action)
+        wanted = np.asarray(action)[: problem.num_clients] > 0
         num_changed = int(np.count_nonzero(wanted != decision.selected)) if decision.is_feasible else 0
         return self._settle(problem, decision, num_changed)
 

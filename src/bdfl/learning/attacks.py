@@ -42,7 +42,8 @@ def poison_results(scenario: Scenario, parent: Vector, round: int, results: Sequ
     kind, members = scenario.adversaries.kind, frozenset(scenario.adversaries.members)
     match kind:
         case Behaviour.LAZY:
-            copied = _first_honest(results, members)
+            trained = [result for result in results if result.client not in members and result.weights is not None]
+            copied = min(trained, key=lambda result: result.client, default=None)
             return [_copy_result(result, copied, parent) if result.client in members else result for result in results]
         case Behaviour.SIGN_FLIP | Behaviour.SCALING | Behaviour.GAUSSIAN:
             return [
@@ -75,12 +76,6 @@ def _bend(scenario: Scenario, parent: Vector, round: int, client: int, weights: 
             sent = start + strength * spread * rng.standard_normal(len(start))
     # Receivers reject infinities, which would be another behaviour.
     return np.clip(sent, -_LARGEST, _LARGEST).astype(np.float32)
-
-
-def _first_honest(results: Sequence[LocalResult], members: frozenset[int]) -> LocalResult | None:
-    """Trained result of the lowest-numbered honest client; None if there is none."""
-    trained = [result for result in results if result.client not in members and result.weights is not None]
-    return min(trained, key=lambda result: result.client, default=None)
 
 
 def _copy_result(own: LocalResult, copied: LocalResult | None, parent: Vector) -> LocalResult:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bdfl.errors import require
 from bdfl.learning.dataset import (
+    ARRAYS,
     BadData as BadData,
     DataSet as DataSet,
     default_cache as default_cache,
@@ -23,7 +24,6 @@ from bdfl.scenario.schema_learning import DIGITS, HUB_PREFIX, is_function
 
 # Data without decoding: the digits of scikit-learn, `.npz` files, and user functions.
 
-_ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 # Raised by numpy for a file that is truncated, damaged, of another type or larger than memory.
 _UNREADABLE = (
     OSError,
@@ -69,10 +69,10 @@ def load_arrays(path: Path) -> DataSet:
     """Load the data set in a `.npz` file with the four arrays under their names."""
     try:
         with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
-            missing = [name for name in _ARRAYS if name not in file.files]
+            missing = [name for name in ARRAYS if name not in file.files]
             if missing:
-                raise BadData(str(path), f"arrays {', '.join(file.files) or 'none'}", ", ".join(_ARRAYS))
-            arrays = [file[name] for name in _ARRAYS]
+                raise BadData(str(path), f"arrays {', '.join(file.files) or 'none'}", ", ".join(ARRAYS))
+            arrays = [file[name] for name in ARRAYS]
     except _UNREADABLE as error:
         raise BadData(str(path), f"not readable: {error}", "a .npz file of plain arrays") from None
     return make_data_set(path.stem, *arrays)
@@ -91,9 +91,9 @@ def load_own(name: str) -> DataSet:
         raise BadData(name, show_exception(error), "a function that returns data") from error
     if isinstance(answer, DataSet):
         return answer
-    if not isinstance(answer, tuple) or len(answer) != len(_ARRAYS):
+    if not isinstance(answer, tuple) or len(answer) != len(ARRAYS):
         found = f"a {type(answer).__name__}" + (f" of {len(answer)}" if isinstance(answer, tuple) else "")
-        raise BadData(name, found, f"a DataSet, or a tuple of {', '.join(_ARRAYS)}")
+        raise BadData(name, found, f"a DataSet, or a tuple of {', '.join(ARRAYS)}")
     try:
         arrays = [np.asarray(array) for array in answer]
     except ValueError as error:

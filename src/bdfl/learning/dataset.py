@@ -236,14 +236,14 @@ def _describe(array: NDArray[Any]) -> str:
 
 
 _ABOUT = "about.json"
-_ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 
 
 class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Metadata of a folder of the cache."""
 
     label_names: tuple[str, ...]
-    digests: tuple[str, str, str, str]  # SHA-256 of each array's type, shape and bytes
+    digests: tuple[str, ...]  # SHA-256 of each array's type, shape and bytes
 
 
 def default_cache() -> Path:
@@ -281,7 +281,7 @@ def load_through_cache(cache: Path, key: str, name: str, build: Callable[[], Dat
 def _read(folder: Path, name: str) -> DataSet | None:
     try:
         about = msgspec.json.decode((folder / _ABOUT).read_bytes(), type=_About)
-        arrays = [np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS]
+        arrays = [np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in ARRAYS]
         if about.digests != tuple(map(_digest, arrays)):
             return None
         train_inputs, train_labels, test_inputs, test_labels = arrays
@@ -293,12 +293,12 @@ def _read(folder: Path, name: str) -> DataSet | None:
 def _write(folder: Path, data: DataSet) -> None:
     arrays = (data.train_inputs, data.train_labels, data.test_inputs, data.test_labels)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, array in zip(_ARRAYS, arrays, strict=True):
+    for name, array in zip(ARRAYS, arrays, strict=True):
         with _replacing(folder / f"{name}.npy") as file:
             np.save(file, array, allow_pickle=False)
-    digests = (_digest(arrays[0]), _digest(arrays[1]), _digest(arrays[2]), _digest(arrays[3]))
+    about = _About(data.label_names, tuple(map(_digest, arrays)))
     with _replacing(folder / _ABOUT) as file:
-        file.write(msgspec.json.encode(_About(data.label_names, digests)))
+        file.write(msgspec.json.encode(about))
 
 
 def _replacing(path: Path) -> AbstractContextManager[BinaryIO]:

@@ -39,7 +39,6 @@ from bdfl.learning.training import (
     Personal,
     TaskMap,
     TrainingFailed,
-    map_here,
     no_samples,
     validate_clients,
 )
@@ -309,11 +308,8 @@ def suggest_workers(clients: FlowerClients, scenario: Scenario, num_cores: int) 
 @contextmanager
 def open_flower(scenario: Scenario, clients: FlowerClients, *, workers: int = 1) -> Iterator["FlowerTrainer"]:
     """Open a trainer of these clients, in this process or spread over several: the same bits either way."""
-    if workers == 1:
-        yield FlowerTrainer(clients, map_here(FlowerLocalTrainer(scenario)))
-    else:
-        with open_trainer_processes(FlowerLocalTrainer, (scenario,), workers) as map_there:
-            yield FlowerTrainer(clients, map_there)
+    with open_trainer_processes(FlowerLocalTrainer, (scenario,), workers) as map_there:
+        yield FlowerTrainer(clients, map_there)
 
 
 class FlowerTrainer:

@@ -141,20 +141,6 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 _BATCH_ROWS = 1024
 
 
-class _Feature(msgspec.Struct, frozen=True):
-    """Metadata of a column on the hub; only label names are used."""
-
-    names: tuple[str, ...] | None = None
-
-
-class _Info(msgspec.Struct, frozen=True):
-    features: dict[str, _Feature] = {}
-
-
-class _HubMetadata(msgspec.Struct, frozen=True):
-    info: _Info = _Info()
-
-
 def load_folder(folder: Path, choice: DataChoice, cache: Path) -> DataSet:
     """Load the data set in a folder of Parquet files, decoded once and then read from the cache."""
     files = {split: _find_files(folder, split) for split in SPLITS}
@@ -281,11 +267,10 @@ def _batches(path: Path, file: ParquetFile, column: str) -> Iterator[Any]:
 def _label_names(schema: Schema, column: str) -> tuple[str, ...] | None:
     """Label names from the hub's metadata; None if there are none."""
     try:
-        metadata = msgspec.json.decode((schema.metadata or {}).get(b"huggingface", b"{}"), type=_HubMetadata)
-    except msgspec.MsgspecError:
+        metadata = msgspec.json.decode((schema.metadata or {}).get(b"huggingface", b"{}"))
+        return msgspec.convert(metadata["info"]["features"][column]["names"], tuple[str, ...])
+    except (msgspec.MsgspecError, KeyError, TypeError):
         return None
-    feature = metadata.info.features.get(column)
-    return feature.names if feature else None
 
 
 def _reason(error: Exception) -> str:

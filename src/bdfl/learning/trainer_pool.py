@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from bdfl.learning.trainer import BlockTask, ClientTask, LocalTrainer, TrainingArrays
 
 
+_ENDED = "a training process ended by itself (killed, or out of memory); fewer workers may help"
+
 # Trainers of a scenario, in this process or spread over several: the same bits either way.
 
 
@@ -69,17 +71,18 @@ def open_trainer(
 def open_trainer_processes(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[TaskMap]:
     """Start processes with a trainer each, made of `parts`; they end with this block, at once on an exception.
 
-    `make` must be a function or class of a module.
+    A single worker is this process. `make` must be a function or class of a module.
     """
+    if workers == 1:
+        yield map_here(make(*parts))
+        return
     with open_process_pool(workers, initializer=_keep, initargs=(make, parts)) as executor:
 
         def map_there(function: Callable[[Any, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
             try:
                 yield from executor.map(_work, repeat(function), tasks)
             except BrokenProcessPool:
-                raise TrainingFailed(
-                    "a training process ended by itself (killed, or out of memory); fewer workers may help"
-                ) from None
+                raise TrainingFailed(_ENDED) from None
 
         for _ in range(workers):
             executor.submit(_get_ready)  # all build their trainers now
@@ -206,14 +209,6 @@ class _Actors:
         attempts = [0] * len(tasks)
         found: dict[int, Result] = {}
 
-        def lose(number: int) -> None:
-            attempts[number] += 1
-            if attempts[number] >= _ATTEMPTS:
-                raise TrainingFailed(
-                    "a training process ended by itself (killed, or out of memory); fewer workers may help"
-                )
-            waiting.appendleft((number, tasks[number]))
-
         for number in range(len(tasks)):
             while number not in found:
                 while waiting and (actor := self._find_free(under_way)) is not None:
@@ -228,7 +223,10 @@ class _Actors:
                         found[place] = cast(Result, self._fetch(reference))
                     except self._ray.exceptions.RayActorError:
                         self._replace(actor)
-                        lose(place)
+                        attempts[place] += 1
+                        if attempts[place] >= _ATTEMPTS:
+                            raise TrainingFailed(_ENDED) from None
+                        waiting.appendleft((place, tasks[place]))
             yield found.pop(number)
 
     def close(self) -> None:

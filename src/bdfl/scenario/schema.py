@@ -6,7 +6,7 @@ Defaults are the paper's CIFAR-10 experiment [Li24, Section VI-A]. Limits, units
 the fields only; `Scenario` always validates them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, get_type_hints
@@ -332,10 +332,8 @@ def _validate_flower(scenario: Scenario) -> None:
         return
     if learning.gradient_every:
         raise refuse_value("learning.gradient_every", learning.gradient_every, "0: a Flower client gives no gradients")
-    for key in OPTIMIZATION_KEYS:
-        if getattr(learning, key) != getattr(Learning(), key):
-            allowed = "no such key: a Flower client has its own layers, optimizer and device"
-            raise refuse_value(f"learning.{key}", getattr(learning, key), allowed)
+    own = "no such key: a Flower client has its own layers, optimizer and device"
+    _refuse_keys(learning, OPTIMIZATION_KEYS, own)
     if adversaries.kind is Behaviour.LABEL_FLIP and adversaries.members:
         raise refuse_value("adversaries.kind", adversaries.kind, "another: a Flower client keeps its labels to itself")
 
@@ -345,15 +343,21 @@ def _validate_privacy(scenario: Scenario) -> None:
     if privacy.noise_multiplier is not None and privacy.epsilon is not None:
         allowed = "one of privacy.noise_multiplier and privacy.epsilon, which finds the noise"
         raise refuse_value("privacy.epsilon", privacy.epsilon, allowed)
-    if privacy.is_on and scenario.learning.engine is Engine.VMAP:
+    if not privacy.is_on:
+        return
+    if scenario.learning.engine is Engine.VMAP:
         raise refuse_value("learning.engine", "vmap", "loop where training is private")
-    for key in ("proximal", "clip_norm", "augment", "personal", "precision"):
-        found = getattr(scenario.learning, key)
-        if privacy.is_on and found != getattr(Learning(), key):
-            raise refuse_value(f"learning.{key}", found, "no such key where training is private")
-    if privacy.is_on and scenario.learning.flower is not None:
+    unknown = ("proximal", "clip_norm", "augment", "personal", "precision")
+    _refuse_keys(scenario.learning, unknown, "no such key where training is private")
+    if scenario.learning.flower is not None:
         allowed = "none where training is private: clipping and noise of a Flower client cannot be enforced"
         raise refuse_value("learning.flower", scenario.learning.flower, allowed)
+
+
+def _refuse_keys(learning: Learning, keys: Sequence[str], allowed: str) -> None:
+    for key in keys:
+        if getattr(learning, key) != getattr(Learning(), key):
+            raise refuse_value(f"learning.{key}", getattr(learning, key), allowed)
 
 
 def _validate_geometry(geometry: Geometry, num_clients: int) -> None:

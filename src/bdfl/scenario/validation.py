@@ -199,11 +199,14 @@ def _check_keys(data: Plain, node: inspect.Type, key: str) -> None:
         names = [node.tag_field, *fields] if node.tag_field else list(fields)
         for name, value in data.items():
             if name not in names:
-                raise _unknown_key(_join(key, name), name, names)
+                close = get_close_matches(name, names, n=1)
+                hint = f"did you mean {close[0]}? " if close else ""
+                raise ScenarioError(_join(key, name), "unknown key", f"{hint}allowed: {', '.join(names)}")
             if name in fields:
                 _check_keys(value, fields[name], _join(key, name))
     elif isinstance(node, inspect.DictType):
-        takes_lists = _takes_lists(node.value_type)
+        kinds = node.value_type.types if isinstance(node.value_type, inspect.UnionType) else ()
+        takes_lists = any(isinstance(kind, inspect.VarTupleType) for kind in kinds)
         for name, value in data.items():
             if not isinstance(value, (bool, int, float, str)) and not (takes_lists and _is_numbers(value)):
                 allowed = "a number, a text, true or false" + (", or a list of numbers" if takes_lists else "")
@@ -211,21 +214,11 @@ def _check_keys(data: Plain, node: inspect.Type, key: str) -> None:
             _check_keys(value, node.value_type, _join(key, name))
 
 
-def _takes_lists(node: inspect.Type) -> bool:
-    return isinstance(node, inspect.UnionType) and any(isinstance(kind, inspect.VarTupleType) for kind in node.types)
-
-
 def _is_numbers(value: Plain) -> bool:
     """Return whether this is a list of numbers, or of such lists."""
     return isinstance(value, (list, tuple)) and all(
         _is_numbers(item) if isinstance(item, (list, tuple)) else type(item) in (int, float) for item in value
     )
-
-
-def _unknown_key(key: str, name: str, names: list[str]) -> ScenarioError:
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return ScenarioError(key, "unknown key", f"{hint}allowed: {', '.join(names)}")
 
 
 def _choose_table(data: Mapping[str, Plain], node: inspect.UnionType, key: str) -> inspect.Type:

@@ -56,19 +56,10 @@ def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
     An infeasible decision takes no time, costs nothing and has an infinite objective.
     """
     _validate_form(problem, decision)
-    nothing = np.zeros(problem.num_clients)
     if not decision.is_feasible:
-        return Outcome(
-            training_s=nothing,
-            upload_s=nothing,
-            training_j=nothing,
-            upload_j=nothing,
-            mining_j=nothing,
-            exchange_s=0.0,
-            mining_s=0.0,
-            delay_s=0.0,
-            objective=np.inf,
-        )
+        columns = ("training_s", "upload_s", "training_j", "upload_j", "mining_j")
+        nothing = dict.fromkeys(columns, np.zeros(problem.num_clients))
+        return Outcome(**nothing, exchange_s=0.0, mining_s=0.0, delay_s=0.0, objective=np.inf)
     chosen = decision.selected
     radiated_w = np.maximum(decision.power_w, 0.0)  # a negative power is a violation: no error here
     rate = uplink_rate(problem.bandwidth_hz, radiated_w, problem.gain, problem.noise_w_per_hz)

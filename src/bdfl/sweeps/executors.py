@@ -48,61 +48,43 @@ class Executor(Protocol):
 def open_local_executor(workers: int | None) -> Iterator[Executor]:
     """Start `workers` processes (default: one per core) of one thread each; a single worker is this process."""
     validate_workers(workers)
-    num_workers = workers or count_cores()
-    if num_workers == 1:
-        yield _Here()
-        return
     with ExitStack() as stack:
-        executor = _Pool(num_workers)
+        executor = _Pool(workers or count_cores())
         stack.push(executor.leave)
         yield executor
 
 
-class _Here:
-    """Executor in this process, one batch after the other."""
-
-    name = "local"
-    num_workers = 1
-    capacity = 1
-    is_lost_together = True
-
-    def __init__(self) -> None:
-        self._batches: list[Batch] = []
-
-    def submit(self, batch: Batch) -> None:
-        self._batches.append(batch)
-
-    def wait(self) -> list[Answer]:
-        batch = self._batches.pop(0)
-        return [(batch, compute_batch(batch))]
-
-
 class _Pool:
-    """Owns a process pool; if one process dies, the pool is restarted."""
+    """Owns a process pool, restarted if one process dies; a single worker computes in this process instead."""
 
     name = "local"
     is_lost_together = True
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
-        self.capacity = AHEAD * num_workers
+        self.capacity = AHEAD * num_workers if num_workers > 1 else 1
         self._under_way: dict[Future[list[PointResult]], Batch] = {}
         self._open()
 
     def _open(self) -> None:
         self._stack = ExitStack()
-        self._executor: ProcessPoolExecutor = self._stack.enter_context(open_process_pool(self.num_workers, threads=1))
+        self._executor: ProcessPoolExecutor | None = None
+        if self.num_workers > 1:
+            self._executor = self._stack.enter_context(open_process_pool(self.num_workers, threads=1))
 
     def leave(self, *exception: object) -> None:
         """End the processes; at once on an exception."""
         self._stack.__exit__(*exception)  # type: ignore[arg-type]
 
     def submit(self, batch: Batch) -> None:
-        try:
-            future = self._executor.submit(compute_batch, batch)
-        except BrokenProcessPool as error:  # detected early; reported by `wait`
-            future = Future()
-            future.set_exception(error)
+        future: Future[list[PointResult]] = Future()
+        if self._executor is None:
+            future.set_result(compute_batch(batch))
+        else:
+            try:
+                future = self._executor.submit(compute_batch, batch)
+            except BrokenProcessPool as error:  # detected early; reported by `wait`
+                future.set_exception(error)
         self._under_way[future] = batch
 
     def wait(self) -> list[Answer]:
@@ -129,12 +111,6 @@ def _result_or_lost(future: Future[list[PointResult]]) -> list[PointResult] | Lo
 _LOOK_AGAIN_S = 5.0  # interval of counting the cluster's CPUs: nodes come and go
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """In place of results: the reason why this node must not compute them."""
-
-    reason: str
-
-
 @contextmanager
 def open_ray_executor(address: str | None, workers: int | None, *, with_torch: bool) -> Iterator[Executor]:
     """Run tasks of one CPU each on the cluster at `address`, or on a local one; at most `workers` at once."""
@@ -147,13 +123,13 @@ def open_ray_executor(address: str | None, workers: int | None, *, with_torch: b
             executor.cancel()
 
 
-def compute_on_node(batch: Batch, software: tuple[tuple[str, str], ...]) -> list[PointResult] | Refusal:
-    """Compute a batch, if the node has the same software as the sender."""
+def compute_on_node(batch: Batch, software: tuple[tuple[str, str], ...]) -> list[PointResult]:
+    """Compute a batch; raise `OtherSoftware` unless the node has the same software as the sender."""
     import ray
 
     difference = find_difference(software)
     if difference is not None:
-        return Refusal(difference)
+        raise OtherSoftware(difference)
     node = ray.get_runtime_context().get_node_id()[:8]  # a machine may host several nodes
     return [msgspec.structs.replace(result, host=f"{result.host}/{node}") for result in compute_batch(batch)]
 
@@ -199,11 +175,11 @@ class _RayExecutor:
     def _fetch(self, task: Any) -> list[PointResult] | Lost:
         errors = self._ray.exceptions
         try:
-            found: list[PointResult] | Refusal = self._ray.get(task)
-        except errors.RayTaskError as error:  # ours never raises: the node is faulty
+            found: list[PointResult] = self._ray.get(task)
+        except errors.RayTaskError as error:
+            if isinstance(cause := getattr(error, "cause", None), OtherSoftware):
+                raise cause from None
             raise SweepFailed(f"ray: {describe_trouble(error)}; is bdfl installed on every node?") from error
         except errors.RayError:  # worker, node or object lost
             return Lost()
-        if isinstance(found, Refusal):
-            raise OtherSoftware(found.reason)
         return found

@@ -335,7 +335,7 @@ def summarise_points(
             f"{len(lines)} lines for {', '.join(lines_by)}, at most {MOST_LINES} expected: choose with --by or --where"
         )
     values = _distinct(table.columns[along][row] for row in ok_rows)
-    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    is_numeric = all(map(_is_number, values))
     return SweepSummary(
         name=table.name,
         x=along,
@@ -371,8 +371,11 @@ def _keep_rows(table: PointTable, where: Mapping[str, str]) -> list[int]:
 
 
 def _writings(value: Value) -> set[str]:
-    number = {f"{value:g}"} if isinstance(value, (int, float)) and not isinstance(value, bool) else set()
-    return {_shown(value), str(value)} | number
+    return {_shown(value), str(value)} | ({f"{value:g}"} if _is_number(value) else set())
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _shown(value: Value) -> str:
@@ -394,8 +397,7 @@ def _choose_x(varying: Mapping[str, Sequence[Value]], table: PointTable) -> str:
 
     def rank(key: str) -> tuple[bool, int]:
         values = varying[key]
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-        return is_number, len(_distinct(values))
+        return all(map(_is_number, values)), len(_distinct(values))
 
     return max(keys, key=rank) if keys else SCHEDULER
 

@@ -97,10 +97,6 @@ def open_tracker(choice: str) -> Tracker:
             raise UnknownTracker(f"tracker {choice!r}: NAME:WHERE with a NAME of {names}, or module:function expected")
         name = f"{name}:{attribute}"
         function = find_function(name)
-    return _call(name, function, where)
-
-
-def _call(name: str, function: Callable[..., object], where: str) -> Tracker:
     try:
         tracker = function(where)
     except BdflError:
@@ -110,8 +106,8 @@ def _call(name: str, function: Callable[..., object], where: str) -> Tracker:
     missing = [method for method in _METHODS if not callable(getattr(tracker, method, None))]
     if missing:
         raise BadFunction(name, f"what it returns has no {' and no '.join(missing)}", "a tracker")
-    found: Tracker = tracker  # type: ignore[assignment]  # checked above
-    return found
+    opened: Tracker = tracker  # type: ignore[assignment]  # checked above
+    return opened
 
 
 # Metrics and parameters of a run for trackers.
