@@ -230,7 +230,7 @@ class NetworkRun:
         )
         for state in self._states:
             if state.height < start.height:
-                world.remember(state)
+                world.round_of(state)
         recovered = Recovered(certificate=certificate, model=parent_model(self._archive, start))
         nodes = [self._make_node(number, start, recovered) for number in range(self._scenario.clients.count)]
 
@@ -288,7 +288,7 @@ class NetworkRun:
         scenario, signer = self._scenario, simulated_signer(self._scenario.seed, number)
         context = Context(number, signer, simulated_timing(scenario), self._cache, scenario.rounds, is_alone=True)
         store = OverlayStore(self._archive, chain.height)
-        return SimulatedNode(context, store, state=begin(context, chain, recovered))
+        return SimulatedNode(context, store, begin(context, chain, recovered))
 
     def _keep(self, store: Store, block: Block, certificate: Certificate) -> None:
         for use in rested_on(block):
