@@ -73,8 +73,11 @@ def min_updates(choice: Aggregation) -> int:
             return 2 * faulty + 1
         case "krum" | "multi-krum":
             return 2 * faulty + 3  # [Blanchard17, Proposition 4.2]
-        case rule:
-            _validate_faultless(rule, faulty)
+        case "mean" if faulty > 0:
+            raise InvalidAggregation(
+                f"learning.aggregation.faulty: {faulty} given, expected 0: the mean bears no wrong update"
+            )
+        case _:
             return 1
 
 
@@ -302,10 +305,3 @@ def _call_own(function: Callable[..., object], name: str, updates: Sequence[Vect
             f"rule {name!r}: gave shape {result.shape}, expected finite numbers of shape {updates[0].shape}"
         )
     return result
-
-
-def _validate_faultless(rule: str, faulty: int) -> None:
-    if rule == "mean" and faulty > 0:
-        raise InvalidAggregation(
-            f"learning.aggregation.faulty: {faulty} given, expected 0: the mean bears no wrong update"
-        )

@@ -106,6 +106,22 @@ def complete_lines(content: bytes) -> list[bytes]:
     return content.split(b"\n")[:-1]
 
 
+def append_line(path: Path, line: bytes, max_bytes: int, num_old: int) -> None:
+    """Append to a file of lines; one that would exceed `max_bytes` is rotated before."""
+    if path.exists() and path.stat().st_size + len(line) > max_bytes:
+        rotate(path, num_old)
+    with path.open("ab") as file:
+        file.write(line)
+
+
+def rotate(path: Path, num_old: int) -> None:
+    """Rename `path` to `path.1`, `path.1` to `path.2` and so on, overwriting the oldest."""
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, num_old + 1))]
+    for younger, older in zip(names[-2::-1], names[:0:-1], strict=True):
+        if younger.exists():
+            os.replace(younger, older)
+
+
 # Files that operators exchange before a network starts: one record each, canonically encoded. They are untrusted.
 
 _Record = TypeVar("_Record", bound=Record)

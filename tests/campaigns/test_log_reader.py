@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bdfl.node.log import LOG_FILE, NodeLog, rotate
+from bdfl.node.log import LOG_FILE, NUM_OLD_LOGS, NodeLog
+from bdfl.storage import rotate
 from campaigns.live_faults.log_reader import Diary, worst_gap_s
 
 
@@ -35,7 +36,7 @@ def test_a_log_that_was_begun_anew_loses_nothing(tmp_path):
     write(tmp_path, block(1, 1), block(2, 2))
     diary.read()
     write(tmp_path, block(3, 3))
-    rotate(tmp_path / LOG_FILE)
+    rotate(tmp_path / LOG_FILE, NUM_OLD_LOGS)
     write(tmp_path, block(4, 4))
     assert [one.height for one in diary.read().blocks] == [1, 2, 3, 4]
 

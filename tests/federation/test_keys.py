@@ -96,7 +96,7 @@ def test_what_is_no_key_is_refused_in_one_line(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
 def test_a_pipe_is_no_key_and_nobody_waits_for_it(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(BadKeyFile, match="not a file"):
+    with pytest.raises(BadKeyFile, match="no regular file"):
         load_key(tmp_path / "pipe")
 
 

@@ -14,7 +14,6 @@ from bdfl.ledger.blob_store import BlobFolder
 from bdfl.ledger.chain_params import blob_limit
 from bdfl.ledger.store import NotKept
 from bdfl.ledger.verify import verify_chain
-from bdfl.protocol.events import Commit
 from bdfl.protocol.messages import Gossip
 from bdfl.scenario import ServerOptimizer
 from bdfl.transports.interfaces import LiveObserver, recover
@@ -32,11 +31,11 @@ def blocks_of(store):
 
 def end_of(*threads):
     """Whether these are done."""
-    return lambda: all(thread.node.status().end for thread in threads)
+    return lambda: all(thread.node.state.end for thread in threads)
 
 
 def height_of(thread):
-    return thread.node.status().height
+    return thread.node.state.chain.height
 
 
 def votes_said(link, number):
@@ -168,12 +167,12 @@ def test_a_node_that_was_stopped_goes_on_where_it_was(tmp_path):
         first.start()
         wait_until(lambda: height_of(first) >= 2)
         first.stop()
-        tip, height = first.node.status().tip, height_of(first)
+        tip, height = first.node.state.chain.tip, height_of(first)
         first.store.close()
         store = network.open_store(3)
         assert (store.height, store.block(height).digest) == (height, tip)
         again = network.thread(3, store, last_height=7)
-        assert again.node.status().tip == tip
+        assert again.node.state.chain.tip == tip
         with running(again):
             wait_until(end_of(again, *others))
     assert first.error is None
@@ -254,19 +253,16 @@ stores = [network.open_store(number) for number in range(4)]
 stores[1] = with_fault_point(stores[1], {"BDFL_FAULT": sys.argv[2]})
 threads = [network.thread(number, store, last_height=30) for number, store in enumerate(stores)]
 with running(*threads):
-    wait_until(lambda: all(thread.node.status().end for thread in threads))
+    wait_until(lambda: all(thread.node.state.end for thread in threads))
 """
 
 
 class _Diary(LiveObserver):
     def __init__(self):
-        self.stepped_events, self.effects, self.blocks, self.refusals = [], [], [], []
+        self.stepped_events, self.blocks, self.refusals = [], [], []
 
     def stepped(self, now_ns, done):
         self.stepped_events.append((now_ns, done.event))
-
-    def did(self, effect):
-        self.effects.append(effect)
 
     def committed(self, block, certificate, chain):
         self.blocks.append((block, chain.height))
@@ -286,7 +282,6 @@ def test_an_observer_hears_of_everything(tmp_path):
     times = [now_ns for now_ns, _ in diary.stepped_events]
     assert times == sorted(times)
     assert [block for block, _ in diary.blocks] == blocks_of(threads[0].store)
-    assert sum(isinstance(effect, Commit) for effect in diary.effects) == 2
     assert diary.refusals[-1] == (3, "too large: 9 bytes")
     assert threads[0].node.status().refused["too"] == 1
 

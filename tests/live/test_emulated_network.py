@@ -62,7 +62,7 @@ def test_an_emulated_network_agrees_on_what_the_simulated_one_does(tmp_path):
         clock = RoundClock(number, work, tmp_path / f"{number}.{ROUNDS_FILE}")
         threads.append(network.thread(number, work=work, observers=[clock], last_height=HEIGHT, timing=TIMING))
     with running(*threads):
-        wait_until(lambda: all(thread.node.status().height == HEIGHT for thread in threads))
+        wait_until(lambda: all(thread.node.state.chain.height == HEIGHT for thread in threads))
     for thread in threads:
         assert thread.error is None
         blocks = list(thread.store.blocks())

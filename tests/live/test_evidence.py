@@ -122,8 +122,8 @@ def test_a_member_that_lies_is_recorded_and_its_later_updates_are_ignored_while_
     with ExitStack() as stack:
         stack.enter_context(running(*threads))
         wait_until(lambda: all(LIAR in thread.node.state.chain.offenders for thread in honest))
-        reached = max(thread.node.status().height for thread in honest)
-        wait_until(lambda: all(thread.node.status().height >= reached + MORE for thread in honest))
+        reached = max(thread.node.state.chain.height for thread in honest)
+        wait_until(lambda: all(thread.node.state.chain.height >= reached + MORE for thread in honest))
         wait_until(lambda: liar.link.num_late_updates and all(thread.node.status().refused for thread in honest))
     for thread in honest:
         assert thread.error is None

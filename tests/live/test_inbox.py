@@ -57,7 +57,6 @@ def test_a_closed_inbox_takes_nothing_and_keeps_nobody_waiting():
     waiting.join(240)
     assert found == [None]
     assert not inbox.put(None, "late")
-    assert inbox.is_over
 
 
 def test_a_timer_set_again_forgets_the_one_before():

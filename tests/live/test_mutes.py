@@ -12,10 +12,10 @@ def flood(mutes, member, now_ns):
 def test_who_has_too_much_refused_is_muted_for_a_while_and_others_are_not():
     mutes = MutedSenders(LIMITS)
     assert flood(mutes, 3, 0) == LIMITS.patience + 1
-    assert mutes.muted(0) == {3}
+    assert mutes.members(0) == {3}
     assert mutes.next_end_ns(0) == 5 * S
     assert not mutes.note(2, 0, 0)
-    assert mutes.muted(5 * S) == frozenset()
+    assert mutes.members(5 * S) == frozenset()
     assert mutes.next_end_ns(5 * S) is None
 
 
@@ -57,8 +57,8 @@ def test_a_name_in_which_too_much_arrives_is_slow_until_a_while_after_the_last_t
     assert pressed.note(3, 0)
     assert not pressed.note(3, 4 * S)
     assert pressed.note(2, 5 * S)
-    assert pressed.pressed(13 * S) == {2, 3}
+    assert pressed.members(13 * S) == {2, 3}
     assert pressed.next_end_ns(13 * S) == 14 * S
-    assert pressed.pressed(14 * S) == {2}
+    assert pressed.members(14 * S) == {2}
     assert pressed.next_end_ns(15 * S) is None
     assert pressed.note(3, 20 * S)

@@ -35,7 +35,7 @@ def live(network, height, stores, folder, **options):
         for number, store in enumerate(stores)
     ]
     with running(*threads):
-        wait_until(lambda: all(thread.node.status().height >= height for thread in threads))
+        wait_until(lambda: all(thread.node.state.chain.height >= height for thread in threads))
 
 
 def rewrite(path, change):
@@ -207,7 +207,7 @@ def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
     first.node._flush_log()
     assert max_bytes < log.stat().st_size <= 2 * max_bytes
     with running(*threads[1:]):
-        wait_until(lambda: all(thread.node.status().end for thread in threads))
+        wait_until(lambda: all(thread.node.state.end for thread in threads))
         assert first.node.status().is_recording
         first.stop()
     assert former_log(log).stat().st_size <= 2 * max_bytes

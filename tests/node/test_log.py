@@ -3,7 +3,8 @@
 import io
 import json
 
-from bdfl.node.log import NodeLog, rotate
+from bdfl.node.log import NUM_OLD_LOGS, NodeLog
+from bdfl.storage import rotate
 
 
 def lines_of(path):
@@ -54,5 +55,5 @@ def test_somebody_who_stops_reading_does_not_stop_the_node(tmp_path):
 
 
 def test_rotating_what_is_not_there_changes_nothing(tmp_path):
-    rotate(tmp_path / "node.log")
+    rotate(tmp_path / "node.log", NUM_OLD_LOGS)
     assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ from bdfl.ledger.block import Genesis
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.state import Context, Timing
+from bdfl.transports.interfaces import recover
 from bdfl.transports.simulated import SimulatedNode
 
 
@@ -29,4 +30,5 @@ def make_nodes(
         Context(number, signer, timing, shared, last_height, is_alone=True, keep_blocks=keep_blocks)
         for number, signer in enumerate(signers)
     ]
-    return [SimulatedNode(context, MemoryStore(genesis, initial_model)) for context in contexts]
+    stores = [MemoryStore(genesis, initial_model) for _ in contexts]
+    return [SimulatedNode(*pair, recover(*pair)) for pair in zip(contexts, stores, strict=True)]

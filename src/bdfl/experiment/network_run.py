@@ -229,7 +229,7 @@ class NetworkRun:
         )
         for state in self._states:
             if state.height < start.height:
-                world.remember(state)
+                world.round_of(state)
         recovered = Recovered(certificate=certificate, model=parent_model(self._archive, start))
         timing, rounds, cache = simulated_timing(self._scenario), self._scenario.rounds, self._cache
         nodes: list[SimulatedNode] = []

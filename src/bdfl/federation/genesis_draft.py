@@ -1,6 +1,4 @@
-"""A draft of a genesis: members' cards are collected, the genesis is made from them.
-
-Create a federation: untrained model, member cards, and a complete genesis for a network on one machine.
+"""A draft of a genesis: members' cards are collected, the genesis is made from them; also at once, on one machine.
 
 In emulated mode the chain starts exactly like that of the simulated run with the same keys.
 """
@@ -82,28 +80,14 @@ class Draft(Record, frozen=True):
 def begin_draft(scenario: Scenario, layout: Layout, initial_model: bytes, num_labels: int) -> Draft:
     """Start a draft without members."""
     validate_server(scenario, layout)
-    return Draft(
-        form="bdfl draft 1",
-        scenario=write_scenario(scenario),
-        tensors=tuple(map(Tensor, layout.names, layout.shapes)),
-        initial_model=initial_model,
-        num_labels=num_labels,
-        cards=(),
-        access_points=(),
-    )
+    tensors = tuple(map(Tensor, layout.names, layout.shapes))
+    return Draft("bdfl draft 1", write_scenario(scenario), tensors, initial_model, num_labels, (), ())
 
 
 def draft_again(file: GenesisFile) -> Draft:
     """Recreate the draft of a genesis without its members, for admissions after genesis."""
-    return Draft(
-        form="bdfl draft 1",
-        scenario=file.scenario,
-        tensors=file.genesis.model.tensors,
-        initial_model=file.initial_model,
-        num_labels=len(file.cards[0].card.label_counts),
-        cards=(),
-        access_points=(),
-    )
+    num_labels = len(file.cards[0].card.label_counts)
+    return Draft("bdfl draft 1", file.scenario, file.genesis.model.tensors, file.initial_model, num_labels, (), ())
 
 
 def read_draft(path: Path, *, allowed: frozenset[str] = frozenset()) -> tuple[Draft, Scenario]:

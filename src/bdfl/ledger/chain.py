@@ -39,9 +39,25 @@ MEDIAN_BLOCKS = 11  # median time past, as in Bitcoin: five false times cannot m
 FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its removal
 
 
-@dataclass(frozen=True, eq=False)
-class ChainState:
-    """A chain at its tip; per-member tuples have an entry for every number assigned up to the next height."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Settlement:
+    """The per-member outcome of a round, derived from its block.
+
+    Per-member tuples have an entry for every number assigned up to the height after the round.
+    """
+
+    conditions: Mapping[int, Conditions]  # of the round after, by client: members that reported and are no offenders
+    queue_nano: tuple[int, ...]
+    misses: tuple[int, ...]  # updates missed in a row
+    rests_until: tuple[int, ...]  # last round of the member's back-off; 0: none
+    offenders: frozenset[int]
+    rounds_scheduled: tuple[int, ...]  # rounds the member was to train in: its update may be out, in a block or not
+    epsilon_micro: tuple[int, ...]  # epsilon that the member last stated as spent; 0 where training is not private
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChainState(Settlement):
+    """A chain at its tip, with the outcome of its last round."""
 
     params: ChainParams  # of the next height, height + 1
     tip_params: ChainParams  # of the tip's height, whose members voted for it
@@ -51,13 +67,6 @@ class ChainState:
     tip_parent: bytes  # of zeros before block 1
     model: bytes  # digest of the global model
     schedule: Schedule  # of the next round, height + 1
-    conditions: Mapping[int, Conditions]  # of the next round, by client: members that reported and are no offenders
-    queue_nano: tuple[int, ...]
-    misses: tuple[int, ...]  # updates missed in a row
-    rests_until: tuple[int, ...]  # last round of the member's back-off; 0: none
-    offenders: frozenset[int]
-    rounds_scheduled: tuple[int, ...]  # rounds the member was to train in: its update may be out, in a block or not
-    epsilon_micro: tuple[int, ...]  # epsilon that the member last stated as spent; 0 where training is not private
     difficulty: int  # of the tip, before attempts halved it
     times_ms: tuple[int, ...]  # of the last `MEDIAN_BLOCKS` blocks, oldest first; the genesis counts as one
     num_idle: int  # idle blocks in a row, up to the tip
@@ -163,19 +172,6 @@ class ChainState:
         return self.rests_until[client] > self.height
 
 
-@dataclass(frozen=True, eq=False)
-class Settlement:
-    """The per-member outcome of a round, derived from its block."""
-
-    conditions: Mapping[int, Conditions]  # of the round after
-    queue_nano: tuple[int, ...]
-    misses: tuple[int, ...]
-    rests_until: tuple[int, ...]
-    offenders: frozenset[int]
-    rounds_scheduled: tuple[int, ...]
-    epsilon_micro: tuple[int, ...]
-
-
 def start_chain(genesis: Genesis, cache: VerificationCache) -> ChainState:
     """The chain before its first block; raises `InvalidGenesis`, or `FlushesToZero` as `validate_arithmetic`."""
     validate_arithmetic()
@@ -217,17 +213,11 @@ def apply_block(state: ChainState, block: Block, cache: VerificationCache) -> Ch
         tip_parent=state.tip,
         model=body.model,
         schedule=body.next_schedule,
-        conditions=settled.conditions,
-        queue_nano=settled.queue_nano,
-        misses=settled.misses,
-        rests_until=settled.rests_until,
-        offenders=settled.offenders,
-        rounds_scheduled=settled.rounds_scheduled,
-        epsilon_micro=settled.epsilon_micro,
         difficulty=_retarget(state, body.parent_certificate),
         times_ms=(*state.times_ms, block.header.time_ms)[-MEDIAN_BLOCKS:],
         num_idle=state.num_idle + 1 if is_idle(body.updates, body.entries) else 0,
         memory=plan_after(state, settled, cache).decision.memory,
+        **vars(settled),
     )
 
 

@@ -1,14 +1,11 @@
 """The cost model in fixed point: units of the chain, decimal arithmetic.
 
-Whole numbers of small units for all hashed values: the only place where measures become integers, and back.
+All hashed values are whole numbers of units so small that rounding, to the nearest and half to even, is not measurable:
+the only place where measures become integers, and back.
 
-A value is rounded to the nearest unit, half to even; the units are so small that rounding is not measurable.
-
-Costs and constraints of a schedule, computed from the chain's integers: the same answer on every machine.
-
-The decimal twin of `radio`, `compute` and `scheduling.checker`, for one schedule. Sums, products, quotients and
-logarithms have 40 digits and are rounded half to even; results are rounded once more, to whole units. Binary floats
-would not do: numpy's logarithms and cube roots differ between processors in the last bits.
+Costs and constraints of a schedule are the decimal twin of `radio`, `compute` and `scheduling.checker`, the same on
+every machine. Sums, products, quotients and logarithms have 40 digits and are rounded half to even; results are rounded
+once more, to whole units. Binary floats would not do: numpy's logarithms and cube roots differ between processors.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -7,8 +7,7 @@ the node down; `benchmarks/ledger` measures both.
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Self
+from contextlib import AbstractContextManager, suppress
 
 import msgspec
 
@@ -43,7 +42,7 @@ _SEARCHES: msgspec.msgpack.Decoder[_Search] = msgspec.msgpack.Decoder(_Search)
 _RESULTS: msgspec.msgpack.Decoder[_Result] = msgspec.msgpack.Decoder(_Result)
 
 
-class Miner:
+class Miner(AbstractContextManager["Miner"]):
     """A client of the mining process, with one search at a time. Close it; the process also exits with its parent."""
 
     def __init__(self) -> None:
@@ -82,9 +81,6 @@ class Miner:
         self._child.end(_CLOSE_WAIT_S)
         if self._listener is not threading.current_thread():
             self._listener.join()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,12 +1,7 @@
-"""The protocol of a store, a store in memory, an overlay, and pruning.
+"""The protocol of a node's durable store, a store in memory, an overlay, and pruning.
 
-The interface of a node's durable store: the chain, its blobs, and the node's own statements of the open height.
-
-`store.ChainStore` keeps it in files, `memory_store.MemoryStore` in memory.
-
-A store in memory, for simulated networks: it survives a simulated crash of its node.
-
-It hashes nothing: the caller guarantees that bytes have the digest they are put under.
+A store holds the chain, its blobs, and the node's own statements of the open height. The one in memory, for simulated
+networks, survives a simulated crash of its node and hashes nothing: bytes must have the digest they are put under.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

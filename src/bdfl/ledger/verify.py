@@ -6,7 +6,7 @@ every global model is aggregated again, bit for bit. Threads read and hash each 
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,7 +147,7 @@ def verify_chain(
             for stage in _read_stages(store, last, reader, pool):
                 verdicts.append(verifier.verify(stage))
                 height += 1
-                stage.give_back(reader)
+                reader.reuse(stage.updates.values())
                 if on_block is not None:
                     on_block(verdicts[-1])
     except RuleBroken as error:
@@ -173,13 +173,6 @@ class _Stage:
     certificate: Certificate
     updates: Mapping[bytes, "Future[Vector | None]"]  # by digest; raises `InvalidUpdate` if the bytes are no model
     model: "Future[bytes | None] | None"  # the global model; none: not stored, or that of the block before
-
-    def give_back(self, reader: "_Reader") -> None:
-        """Return the vectors of a verified block for reuse."""
-        for future in self.updates.values():
-            weights = future.result()
-            if weights is not None:
-                reader.give_back(weights)
 
 
 class _HandedCache(VerificationCache):
@@ -339,7 +332,7 @@ def _read_stage(store: Store, height: int, reader: "_Reader", pool: ThreadPoolEx
         return _Stage(block, certificate, {}, None)
     wanted = [use.blob for use in rested_on(block) if use.client is not None]
     updates = {blob: pool.submit(reader.read_update, blob) for blob in dict.fromkeys(wanted)}
-    return _Stage(block, certificate, updates, pool.submit(reader.read_model, block.body.model))
+    return _Stage(block, certificate, updates, pool.submit(store.read_unchecked, block.body.model))
 
 
 class _Reader:
@@ -355,13 +348,11 @@ class _Reader:
         data = self._store.read_unchecked(blob)
         return None if data is None else decode_blob(blob, digest(data), data, self._layout, self._take())
 
-    def read_model(self, blob: bytes) -> bytes | None:
-        """The bytes of a file, unchecked."""
-        return self._store.read_unchecked(blob)
-
-    def give_back(self, weights: Vector) -> None:
-        """Return a vector for reuse."""
-        self._spare.put(weights)
+    def reuse(self, updates: Iterable["Future[Vector | None]"]) -> None:
+        """Take back the vectors of a verified block."""
+        for weights in (future.result() for future in updates):
+            if weights is not None:
+                self._spare.put(weights)
 
     def _take(self) -> Vector:
         try:

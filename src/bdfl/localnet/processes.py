@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -72,22 +73,23 @@ def read_network(folder: Path) -> NetworkFile:
         raise BadNetwork(f"{folder / NETWORK_FILE}: {error}") from None
 
 
+@dataclass(eq=False)
 class Child:
-    """A subprocess that runs this package's command line."""
+    """A subprocess that runs this package's command line, from now on."""
 
-    def __init__(self, name: str, arguments: Sequence[str], output: Path, module: str = COMMAND_LINE) -> None:
-        """Start it, appending its output to `output`; another `module` takes the same arguments."""
-        self.name = name
-        self._arguments = tuple(arguments)
-        self._module = module
-        self._output = output
+    name: str
+    arguments: Sequence[str]
+    output: Path  # its output is appended to it
+    module: str = COMMAND_LINE  # or another that takes the same arguments
+
+    def __post_init__(self) -> None:
         self._begin({})
 
     def _begin(self, variables: Mapping[str, str]) -> None:
         # -P: import nothing from the current folder
-        command = [sys.executable, "-P", "-m", self._module, *self._arguments]
+        command = [sys.executable, "-P", "-m", self.module, *self.arguments]
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **variables}
-        with self._output.open("ab") as output:
+        with self.output.open("ab") as output:
             self._began = output.tell()
             self.process = subprocess.Popen(
                 command,
@@ -112,7 +114,7 @@ class Child:
 
     def last_words(self) -> str:
         """Return the last line written since the last start, or an empty string."""
-        with suppress(OSError), self._output.open("rb") as file:
+        with suppress(OSError), self.output.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._began, size - _NUM_LAST_WORDS))
             lines = file.read().decode(errors="replace").strip().splitlines()

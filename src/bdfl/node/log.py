@@ -3,7 +3,6 @@
 Values are numbers, booleans or short texts, so a log cannot contain a key or a model.
 """
 
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import TextIO, TypeAlias
 
 import msgspec
+
+from bdfl.storage import append_line
 
 LOG_FILE = "node.log"
 MAX_LOG_BYTES = 4 * 2**20
@@ -58,18 +59,11 @@ class NodeLog:
         line = {"time": _utc(time.time()), "clock": clock, "level": level.value, "event": _short(event), **shown}
         with self._lock:
             try:
-                self._write(msgspec.json.encode(line) + b"\n")
+                if self._path is not None:
+                    append_line(self._path, msgspec.json.encode(line) + b"\n", self._max_bytes, NUM_OLD_LOGS)
             except OSError:
                 self.num_lost += 1
             self._tell(level, event, shown)
-
-    def _write(self, line: bytes) -> None:
-        if self._path is None:
-            return
-        if self._path.exists() and self._path.stat().st_size + len(line) > self._max_bytes:
-            rotate(self._path)
-        with self._path.open("ab") as file:
-            file.write(line)
 
     def _tell(self, level: Level, event: str, facts: Mapping[str, Fact]) -> None:
         if self._echo is None:
@@ -80,14 +74,6 @@ class NodeLog:
             print(f"{self._name}{mark}{_short(event)}" + (f" ({rest})" if rest else ""), file=self._echo, flush=True)
         except (OSError, ValueError):  # the reader has closed it
             self._echo = None
-
-
-def rotate(path: Path) -> None:
-    """Rename `path` to `path.1`, `path.1` to `path.2` and so on, overwriting the oldest."""
-    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, NUM_OLD_LOGS + 1))]
-    for younger, older in zip(names[-2::-1], names[:0:-1], strict=True):
-        if younger.exists():
-            os.replace(younger, older)
 
 
 def _short(value: Fact) -> Fact:

@@ -95,9 +95,8 @@ class NodeMonitor(LiveObserver):
     def __init__(
         self,
         log: NodeLog,
-        *,
-        on_round: Callable[[float], None] | None = None,
-        on_block: Callable[[Block, ChainState], None] | None = None,
+        on_round: Callable[[float], None] = lambda seconds: None,
+        on_block: Callable[[Block, ChainState], None] = lambda block, chain: None,
     ) -> None:
         """`on_round` gets the time (s) between two blocks, `on_block` every block and its chain."""
         self._log = log
@@ -175,10 +174,9 @@ class NodeMonitor(LiveObserver):
                 "digest": block.digest.hex()[:16],
             },
         )
-        if round_s is not None and self._on_round is not None:
+        if round_s is not None:
             self._on_round(round_s)
-        if self._on_block is not None:
-            self._on_block(block, chain)
+        self._on_block(block, chain)
 
     def refused(self, sender: int | None, reason: str) -> None:
         kind = _NUMBERS.sub("_", reason)[:80]

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TextIO
@@ -76,26 +77,21 @@ class ThreadFailed(BdflError):
     """An exception that ended a thread of a running node."""
 
 
+@dataclass(eq=False)
 class NodeService:
     """A running node and its services, created by `open_node`."""
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        identity: Identity,
-        incarnation: int,
-        store: ChainStore,
-        tls: TlsFiles,
-        training: TrainingProcess,
-        log: NodeLog,
-    ) -> None:
-        """All arguments but `settings` and `identity` stay open until the service is closed."""
+    settings: NodeSettings
+    identity: Identity
+    incarnation: int
+    store: ChainStore  # this and the next stay open until the service is closed
+    tls: TlsFiles
+    training: TrainingProcess
+    log: NodeLog
+
+    def __post_init__(self) -> None:
+        settings, identity = self.settings, self.identity
         genesis, scenario = identity.genesis, identity.scenario
-        self._settings = settings
-        self._identity = identity
-        self._incarnation = incarnation
-        self._store = store
-        self._log = log
         self._began_s = time.monotonic()
         self._process = psutil.Process()
         self._accuracy: float | None = None
@@ -105,7 +101,7 @@ class NodeService:
         self._is_stopping = threading.Event()
         num_members = len(genesis.public_keys)
         self._metrics = NodeMetrics(self.snapshot)
-        self._monitor = NodeMonitor(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
+        self._monitor = NodeMonitor(self.log, self._metrics.observe_round, self._notice_block)
         model_size = genesis.genesis.model.size
         functions = frozenset(named_functions(scenario).values())
         cache = SharedVerificationCache.sized_for(num_members, model_size, functions)
@@ -119,12 +115,11 @@ class NodeService:
             last_height,
             keep_blocks=scenario.ledger.keep_blocks,
         )
-        self._training = training
         self._work = self._make_work()
-        self._zenoh = ZenohLink(self._link_settings(tls, waits))
+        self._zenoh = ZenohLink(self._link_settings(waits))
         self._node = LiveNode(
             self._context,
-            store,
+            self.store,
             self._zenoh,
             self._work,
             folder=settings.folder if settings.records else None,
@@ -134,16 +129,16 @@ class NodeService:
                 Penalties(self._zenoh),
             ),
             barrier=Barrier(
-                num_others=num_awaited(identity, store.height),
+                num_others=num_awaited(identity, self.store.height),
                 num_enough=quorum_size(genesis.genesis.law.quorum, num_members) - 1,
             ),
         )
-        self._monitor.begin(self._node.state, store.block(store.height) if store.height else None)
+        self._monitor.begin(self._node.state, self.store.block(self.store.height) if self.store.height else None)
         self._members = Membership(
             settings.folder,
             genesis,
             list(identity.admissions),
-            log,
+            self.log,
             reconnect=self._zenoh.reload,
             offer=self._node.offer_change,
         )
@@ -153,13 +148,13 @@ class NodeService:
         """Take part until `stop`; raises `NodeFailed` if an error ends the node."""
         with self._guard_threads(), self._serve_pages():
             with polling(self.snapshot, "state"):
-                if not self._store.height:
+                if not self.store.height:
                     self._wait_for_training()
                 else:  # peers may need its vote before its data are loaded
                     threading.Thread(target=self._follow_training, name="data", daemon=True).start()
             if self._is_stopping.is_set():
                 return
-            self._log.info("joining", {"height": self._store.height, "life": self._incarnation})
+            self.log.info("joining", {"height": self.store.height, "life": self.incarnation})
             self._has_run = True
             try:
                 with polling(self.snapshot, "state"), polling(self._members.take_changes, "changes"):
@@ -167,9 +162,9 @@ class NodeService:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # including panics of native code
-                self._log.error("stopped", {"why": _reason(error)})
+                self.log.error("stopped", {"why": _reason(error)})
                 raise NodeFailed(_reason(error)) from error
-            self._log.info("stopped", {"height": self._store.height})
+            self.log.info("stopped", {"height": self.store.height})
 
     def stop(self) -> None:
         """Make `run` return soon. Thread-safe."""
@@ -184,7 +179,7 @@ class NodeService:
     def snapshot(self) -> Snapshot:
         """Return the node's status. Thread-safe."""
         status, moment, now_ns = self._node.status(), self._monitor.moment, time.monotonic_ns()
-        identity, genesis, chain = self._identity, self._identity.genesis, moment.state.chain
+        identity, genesis, chain = self.identity, self.identity.genesis, moment.state.chain
         number, began_ns, deadline_s = identity.number, round(self._began_s * NANO), self._deadline_s(chain)
         with self._process.oneshot():
             memory_bytes, num_threads = self._process.memory_info().rss, self._process.num_threads()
@@ -192,7 +187,7 @@ class NodeService:
         link = {key.removeprefix(_REFUSED): value for key, value in counters.items() if key.startswith(_REFUSED)}
         others = sorted(chain.active - {number})
         names = self._members.names(chain.public_keys)
-        failure = self._training.failure
+        failure = self.training.failure
         if failure is None and moment.num_failures:
             failure = self._training_failure or "it gave no model"
         is_ending = self._is_stopping.is_set() or status.stopped_by is not None
@@ -203,7 +198,7 @@ class NodeService:
             version=__version__,
             pid=os.getpid(),
             up_s=time.monotonic() - self._began_s,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             height=chain.height,
             last_height=self._context.last_height,
             phase=moment.state.phase.value,
@@ -222,7 +217,7 @@ class NodeService:
                 **{key: value for key, value in counters.items() if not key.startswith(_REFUSED)},
                 "commits": moment.num_commits,
                 "overflow": status.num_dropped,
-                "training_restarts": self._training.num_restarts,
+                "training_restarts": self.training.num_restarts,
             },
             refused={**status.refused, **link},
             last_block=moment.last_block,
@@ -230,9 +225,9 @@ class NodeService:
             deadline_s=deadline_s,
             memory_bytes=memory_bytes,
             num_threads=num_threads,
-            store_bytes=self._store.num_bytes_on_disk,
-            model_bytes=self._store.num_bytes,
-            quota_bytes=self._store.max_bytes or 0,
+            store_bytes=self.store.num_bytes_on_disk,
+            model_bytes=self.store.num_bytes,
+            quota_bytes=self.store.max_bytes or 0,
             training_s=self._monitor.training.seconds(now_ns),
             mining_s=self._monitor.mining.seconds(now_ns),
             stage=self._find_stage(is_ending=is_ending),
@@ -249,8 +244,8 @@ class NodeService:
                 if one not in status.present or silent_s > deadline_s
             ),
             num_connections=self._zenoh.num_transports,
-            peers=self._settings.peers,
-            listen=self._settings.listen,
+            peers=self.settings.peers,
+            listen=self.settings.listen,
             others_height=self._monitor.claimed_height(others, len(chain.active) - chain.quorum),
             training_failure=failure,
             num_failures=moment.num_failures,
@@ -272,24 +267,24 @@ class NodeService:
     # Components
 
     def _make_work(self) -> EmulatedWork | MeasuredWork:
-        number, scenario = self._identity.number, self._identity.scenario
+        number, scenario = self.identity.number, self.identity.scenario
         if scenario.live.mode is LiveMode.EMULATE:
-            return EmulatedWork(number, scenario, self._training, on_failure=self._log_training_failure)
-        self._log.info("measuring what this machine can do")
-        calibration = calibrate(self._training, scenario.ledger.work, threads=scenario.learning.threads)
-        return MeasuredWork(number, scenario, self._training, calibration, on_failure=self._log_training_failure)
+            return EmulatedWork(number, scenario, self.training, on_failure=self._log_training_failure)
+        self.log.info("measuring what this machine can do")
+        calibration = calibrate(self.training, scenario.ledger.work, threads=scenario.learning.threads)
+        return MeasuredWork(number, scenario, self.training, calibration, on_failure=self._log_training_failure)
 
-    def _link_settings(self, tls: TlsFiles, waits: Timeouts) -> LinkSettings:
-        identity, settings, genesis = self._identity, self._settings, self._identity.genesis
+    def _link_settings(self, waits: Timeouts) -> LinkSettings:
+        identity, settings, genesis = self.identity, self.settings, self.identity.genesis
         return LinkSettings(
             number=identity.number,
             signer=identity.signer,
             chain=genesis.chain,
             public_keys=genesis.public_keys,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             listen=settings.listen,
             peers=settings.peers,
-            tls=tls,
+            tls=self.tls,
             max_blob_size=blob_limit(genesis.genesis),
             fetch_s=waits.fetch_s,
             lease_s=waits.lease_s,
@@ -300,9 +295,9 @@ class NodeService:
     @contextmanager
     def _serve_pages(self) -> Iterator[None]:
         """Serve the HTTP pages and write the run file inside the `with` block."""
-        settings = self._settings
+        settings = self.settings
         with serve_pages(settings.metrics, self._metrics, settings.folder / CHAIN_FOLDER) as server:
-            run = _describe_run(settings, self._identity)
+            run = _describe_run(settings, self.identity)
             write_run(settings.folder, msgspec.structs.replace(run, metrics=server and server.address))
             yield
 
@@ -321,7 +316,7 @@ class NodeService:
         name = "unknown" if ended.thread is None else ended.thread.name
         place = traceback.extract_tb(ended.exc_traceback)[-1:]
         where = "".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in place)
-        self._log.error("thread", {"name": name, "why": _reason(error), "where": where})
+        self.log.error("thread", {"name": name, "why": _reason(error), "where": where})
         if not self._is_stopping.is_set():
             self._node.fail(ThreadFailed(f"thread {name}: {_reason(error)}"))
 
@@ -329,19 +324,19 @@ class NodeService:
         """Block until the data are loaded; raises `NotRunnable` if that fails for good."""
         while not self._is_stopping.is_set() and self._node.status().stopped_by is None:
             try:
-                ready = self._training.wait_ready(_POLL_S)
+                ready = self.training.wait_ready(_POLL_S)
             except TrainingFailed as error:
-                if self._training.failure is not None:
+                if self.training.failure is not None:
                     raise NotRunnable(str(error)) from None
                 continue
-            self._log.info("data", {"samples": ready.samples, "test_samples": ready.test_samples})
+            self.log.info("data", {"samples": ready.samples, "test_samples": ready.test_samples})
             return
 
     def _follow_training(self) -> None:
         try:
             self._wait_for_training()
         except NotRunnable as error:
-            self._log.error("data", {"why": str(error), "advice": "this node votes and does not train"})
+            self.log.error("data", {"why": str(error), "advice": "this node votes and does not train"})
 
     # Evaluation and logs
 
@@ -351,21 +346,21 @@ class NodeService:
 
     def _evaluate(self, block: Block) -> None:
         """Evaluate the newest model on the test data, unless an evaluation is still running."""
-        if not self._settings.evaluates or self._is_evaluating:
+        if not self.settings.evaluates or self._is_evaluating:
             return
-        model = self._store.read_unchecked(block.body.model)
+        model = self.store.read_unchecked(block.body.model)
         if model is None:
             return
         self._is_evaluating = True
-        weights = weights_file(self._identity.genesis.genesis, model)
-        self._training.evaluate(weights, lambda answer: self._take_evaluation(block.header.height, answer))
+        weights = weights_file(self.identity.genesis.genesis, model)
+        self.training.evaluate(weights, lambda answer: self._take_evaluation(block.header.height, answer))
 
     def _take_evaluation(self, height: int, answer: Judged | Failed) -> None:
         self._is_evaluating = False
         if isinstance(answer, Judged) and isfinite(answer.accuracy):
             self._accuracy = answer.accuracy
             facts = {"height": height, "accuracy": round(answer.accuracy, 4), "loss": round(answer.loss, 4)}
-            self._log.info("accuracy", facts)
+            self.log.info("accuracy", facts)
 
     def _log_state(self, found: Snapshot) -> None:
         """Log a state change; `run` logs the end."""
@@ -373,14 +368,14 @@ class NodeService:
             return
         facts = {"now": found.state.value, "why": found.reason}
         if found.state is ServiceState.FINISHED:
-            facts["next"] = advise_end(self._settings.folder)
+            facts["next"] = advise_end(self.settings.folder)
         is_stalled = found.state is ServiceState.STALLED
-        tell = self._log.error if is_stalled else self._log.info if found.state.is_well else self._log.warn
+        tell = self.log.error if is_stalled else self.log.info if found.state.is_well else self.log.warn
         tell("state", facts)
 
     def _log_training_failure(self, reason: str) -> None:
         self._training_failure = reason
-        self._log.error("training", {"why": reason})
+        self.log.error("training", {"why": reason})
 
     def _deadline_s(self, chain: ChainState) -> float:
         """Return the longest duration of a normal round: until an idle block is allowed, plus a first attempt."""

@@ -1,10 +1,9 @@
-"""Byzantine members: false votes, updates and messages.
-
-Byzantine members: honest nodes whose effects are changed before they are carried out, with the member's own key.
+"""Byzantine members: honest nodes whose effects are changed before they are carried out, with the member's own key.
 
 One small class per misbehaviour, a `Misbehaviour`; a `ByzantineMember` is a member with one or several of them.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -119,6 +118,33 @@ class Misbehaviour(Protocol):
     """A misbehaviour: a function from the honest node's effects to those carried out instead."""
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]: ...
+
+
+class OtherContent(ABC):
+    """Tells other content than the honest node's to some receivers, or to all."""
+
+    def __init__(self, receivers: frozenset[int] | None) -> None:
+        self._receivers = receivers
+
+    @abstractmethod
+    def falsify(self, moment: Moment, content: Content, height: int) -> Content | None:
+        """Return the content to tell about a height, the same object if nothing changes; None: nobody is told."""
+
+    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        return tuple(changed for effect in effects for changed in self._split(moment, effect))
+
+    def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
+        if not isinstance(effect, Send):
+            yield effect
+            return
+        content = effect.message.content
+        false = self.falsify(moment, content, effect.message.height)
+        if false is content:
+            yield effect
+        elif false is not None:
+            for send in each_receiver(moment, effect):
+                is_told = self._receivers is None or send.to in self._receivers
+                yield moment.say(send.to, false, effect.message.height) if is_told else send
 
 
 class ByzantineMember:
@@ -243,28 +269,18 @@ class Replay:
         yield moment.say(None, message.content)
 
 
-class TwoVotes:
+class TwoVotes(OtherContent):
     """Equivocates: to `camp` it votes for another block, precommits it too early, and votes in an attempt far ahead."""
 
     def __init__(self, camp: frozenset[int]) -> None:
-        self._camp = camp
+        super().__init__(camp)
 
-    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        return tuple(changed for effect in effects for changed in self._split(moment, effect))
-
-    def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
-        content = effect.message.content if isinstance(effect, Send) else None
-        place = moment.place(effect.message.height) if isinstance(effect, Send) else None
-        if not isinstance(effect, Send) or not isinstance(content, Gossip) or place is None:
-            yield effect
-            return
+    def falsify(self, moment: Moment, content: Content, height: int) -> Content:
+        place = moment.place(height)
+        if not isinstance(content, Gossip) or place is None:
+            return content
         changed = tuple(self._other_votes(moment, content.votes, place))
-        if changed == content.votes:
-            yield effect
-            return
-        other = msgspec.structs.replace(content, votes=changed)
-        for send in each_receiver(moment, effect):
-            yield moment.say(send.to, other, effect.message.height) if send.to in self._camp else send
+        return content if changed == content.votes else msgspec.structs.replace(content, votes=changed)
 
     def _other_votes(self, moment: Moment, votes: Sequence[SignedVote], place: Place) -> Iterator[SignedVote]:
         for signed in votes:
@@ -284,36 +300,22 @@ class TwoVotes:
 ChangeModel = Callable[[bytes, Layout], bytes]
 
 
-class OtherUpdate:
+class OtherUpdate(OtherContent):
     """Sends another update than its own to some receivers, or to all, and serves its model."""
 
     def __init__(self, change: ChangeModel, receivers: frozenset[int] | None = None) -> None:
+        super().__init__(receivers)
         self._change = change
-        self._receivers = receivers
         self._names: dict[bytes, bytes] = {}  # digests of false models, by that of the honest one
 
-    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        return tuple(changed for effect in effects for changed in self._split(moment, effect))
-
-    def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
-        if not isinstance(effect, Send):
-            yield effect
-            return
-        content = effect.message.content
+    def falsify(self, moment: Moment, content: Content, height: int) -> Content | None:
         if self._receivers is None and isinstance(content, Proposal) and content.block.header.proposer == moment.number:
-            return  # its block would contain the update that it did not send
-        place = moment.place(effect.message.height)
+            return None  # its block would contain the update that it did not send
+        place = moment.place(height)
         if not isinstance(content, Gossip) or place is None:
-            yield effect
-            return
+            return content
         updates = tuple(self._other(moment, signed, place) for signed in content.updates)
-        if updates == content.updates:
-            yield effect
-            return
-        other = msgspec.structs.replace(content, updates=updates)
-        for send in each_receiver(moment, effect):
-            is_told = self._receivers is None or send.to in self._receivers
-            yield moment.say(send.to, other, effect.message.height) if is_told else send
+        return content if updates == content.updates else msgspec.structs.replace(content, updates=updates)
 
     def _other(self, moment: Moment, signed: SignedUpdate, place: Place) -> SignedUpdate:
         update = signed.update

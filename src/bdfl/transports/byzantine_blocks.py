@@ -3,7 +3,7 @@
 Every false block is mined and signed again, so that it is wrong only in the respect that its function names.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 import msgspec
@@ -29,24 +29,24 @@ from bdfl.ledger.errors import MissingBlob
 from bdfl.ledger.proof_of_work import is_worked, search_nonce
 from bdfl.ledger.rules import make_body
 from bdfl.ledger.schedule import assess
-from bdfl.protocol.events import Effect, MessageArrived, Send
-from bdfl.protocol.messages import BlockWanted, Gossip, Proposal
+from bdfl.protocol.events import Effect, MessageArrived
+from bdfl.protocol.messages import BlockWanted, Content, Gossip, Proposal
 from bdfl.protocol.state import NodeState
-from bdfl.transports.byzantine import Moment, each_receiver
+from bdfl.transports.byzantine import Moment, OtherContent
 
 ChangeBlock = Callable[[Moment, Block], Block | None]  # none: this one stays unchanged
 
 
-class FalseBlocks:
+class FalseBlocks(OtherContent):
     """Proposes a changed block instead of its own to some receivers, or to all, and votes for it there."""
 
     def __init__(self, change: ChangeBlock, receivers: frozenset[int] | None = None) -> None:
+        super().__init__(receivers)
         self._change = change
-        self._receivers = receivers
         self._false: dict[bytes, Block | None] = {}  # by the digest of the honest block
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        changed = tuple(changed for effect in effects for changed in self._split(moment, effect))
+        changed = super().change(moment, effects)
         event = moment.event
         if isinstance(event, MessageArrived) and isinstance(event.message.content, BlockWanted):
             for block in self._false.values():
@@ -54,21 +54,8 @@ class FalseBlocks:
                     return (*changed, moment.say(event.message.sender, Proposal(block), event.message.height))
         return changed
 
-    def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
-        content = effect.message.content if isinstance(effect, Send) else None
-        if not isinstance(effect, Send) or not isinstance(content, Proposal | Gossip):
-            yield effect
-            return
-        false = self._falsify(moment, content, effect.message.height)
-        if false is content:
-            yield effect
-            return
-        for send in each_receiver(moment, effect):
-            is_told = self._receivers is None or send.to in self._receivers
-            yield moment.say(send.to, false, effect.message.height) if is_told else send
-
-    def _falsify(self, moment: Moment, content: Proposal | Gossip, height: int) -> Proposal | Gossip:
-        """The content with the false block in place of its own one; the same object if nothing changes."""
+    def falsify(self, moment: Moment, content: Content, height: int) -> Content:
+        """The content with the false block in place of its own one."""
         if isinstance(content, Proposal):
             block = content.block
             if block.header.proposer != moment.number or block.header.height != height:
@@ -78,6 +65,8 @@ class FalseBlocks:
                 self._false[name] = self._change(moment, block)
             false = self._false[name]
             return content if false is None else Proposal(false)
+        if not isinstance(content, Gossip):
+            return content
         names = {name: block.digest for name, block in self._false.items() if block is not None}
         place = moment.place(height)
         is_named = any(name in names for name in content.blocks)

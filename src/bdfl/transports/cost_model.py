@@ -6,7 +6,6 @@ the slowest update has arrived, then until a block is found, then the votes.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
 from bdfl.compute import mining_energy
 from bdfl.encoding import INT_LIMIT
@@ -31,40 +30,11 @@ Account = Callable[[int, ChainState], int]
 FindConditions = Callable[[int, int], Conditions | None]
 
 
-class CostModel(Protocol):
-    """A driver's queries about client `client`, which works on the block after `chain`. Durations in ns."""
-
-    def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
-        """The client's model after training the round on `model`; none if training diverged.
-
-        It need not be deterministic: a node trains once per round, and again only if a crash lost the result.
-        """
-        ...
-
-    def spent_micro(self, client: int, chain: ChainState) -> int:
-        """Epsilon spent by the client after training the round, in 1e-6; 0 where training is not private."""
-        ...
-
-    def training_ns(self, client: int, chain: ChainState) -> int: ...
-
-    def upload_ns(self, client: int, chain: ChainState) -> int:
-        """Time from announcing an update until its upload has ended."""
-        ...
-
-    def finding_ns(self, client: int, chain: ChainState, attempt: int) -> int:
-        """Time from the start of a search until the client finds a block; the same at every call."""
-        ...
-
-    def measure(self, client: int, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
-        """The client's conditions in the round after the one worked on, and its receipt of the tip's round.
-
-        None if the conditions are unknown; no receipt if the tip's round is not remembered.
-        """
-        ...
-
-
 class ScenarioTimes:
-    """Durations by a scenario's cost model, with random draws from its seed."""
+    """Durations (ns) by a scenario's cost model, with random draws from its seed.
+
+    Clients are asked about while they work on the block after `chain`.
+    """
 
     def __init__(self, scenario: Scenario, find_conditions: FindConditions) -> None:
         """Set up the model; `find_conditions` returns a client's conditions, given round and client."""
@@ -73,35 +43,38 @@ class ScenarioTimes:
         self._rounds: OrderedDict[bytes, _Round] = OrderedDict()  # by the tip before
 
     def training_ns(self, client: int, chain: ChainState) -> int:
-        return self._round(chain).training_ns[client]
+        return self.round_of(chain).training_ns[client]
 
     def upload_ns(self, client: int, chain: ChainState) -> int:
-        return self._round(chain).upload_ns[client]
+        """Time from announcing an update until its upload has ended."""
+        return self.round_of(chain).upload_ns[client]
 
     def finding_ns(self, client: int, chain: ChainState, attempt: int) -> int:
-        return self._round(chain).finding_ns(client, attempt)
+        """Time from the start of a search until the client finds a block; the same at every call."""
+        return self.round_of(chain).finding_ns(client, attempt)
 
     def voting_ns(self, chain: ChainState) -> int:
         """Duration of both votes together."""
-        return self._round(chain).voting_ns
+        return self.round_of(chain).voting_ns
 
     def modelled(self, client: int, chain: ChainState) -> ModelledRound:
         """The modelled durations of the round after `chain`, without faults."""
-        return self._round(chain).modelled(client)
+        return self.round_of(chain).modelled(client)
 
     def measure(self, client: int, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
-        self.remember(chain)
+        """The client's conditions in the round after the one worked on, and its receipt of the tip's round.
+
+        None if the conditions are unknown; no receipt if the tip's round is not cached.
+        """
+        self.round_of(chain)  # cached, for its receipts
         conditions = self._find_conditions(chain.height + 2, client)
         if conditions is None:
             return None
         last = None if tip is None else self._rounds.get(tip.header.parent)
         return conditions, None if last is None or tip is None else last.receipt(client, tip)
 
-    def remember(self, chain: ChainState) -> None:
-        """Cache the round after `chain`, for its receipts."""
-        self._round(chain)
-
-    def _round(self, chain: ChainState) -> "_Round":
+    def round_of(self, chain: ChainState) -> "_Round":
+        """The durations of the round after `chain`, cached."""
         found = self._rounds.get(chain.tip)
         if found is None:
             found = self._rounds[chain.tip] = _Round(self._scenario, chain)
@@ -116,12 +89,17 @@ class ScenarioCostModel(ScenarioTimes):
     def __init__(
         self, scenario: Scenario, train: Train, find_conditions: FindConditions, account: Account | None = None
     ) -> None:
-        """Set up the world; `account` returns the epsilon spent; none: training is not private."""
+        """Set up the world; `account` returns the epsilon spent; none: training is not private.
+
+        `train` returns a client's model after training the round; none if it diverged. It need not be deterministic: a
+        node trains once per round, and again only if a crash lost the result.
+        """
         super().__init__(scenario, find_conditions)
         self.train = train
         self._account = account
 
     def spent_micro(self, client: int, chain: ChainState) -> int:
+        """Epsilon spent by the client after training the round, in 1e-6; 0 where training is not private."""
         return 0 if self._account is None else self._account(client, chain)
 
 

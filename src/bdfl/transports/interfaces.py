@@ -1,8 +1,6 @@
 """Protocols of the drivers (Link, Work, Observer, Tamper, network faults), and recovery from a store.
 
-Interfaces between a live node, its network (`Link`, `Receiver`) and its `Work`. No call blocks.
-
-Times are those of `time.monotonic_ns`, never of the wall clock.
+No call of `Link`, `Receiver` or `Work` blocks. Times are those of `time.monotonic_ns`, never of the wall clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -103,9 +101,6 @@ class LiveObserver:
 
     def stepped(self, now_ns: int, done: Transition) -> None:
         """Called after a step of the event loop."""
-
-    def did(self, effect: Effect) -> None:
-        """Called after an effect was carried out; its writes are durable."""
 
     def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
         """Called after a block is durable; `chain` is the node's chain after the event that decided it."""

@@ -1,6 +1,4 @@
-"""The simulated network: discrete events on a virtual clock, and its nodes.
-
-A discrete-event simulation of a network of nodes: effects take the durations of the cost model on a virtual clock.
+"""The simulated network: discrete events on a virtual clock, with the durations of the cost model, and its nodes.
 
 Events are handled in order of time, and at equal times in order of scheduling. There is no other clock and no
 randomness here: the same world, delivery and incidents reproduce the run. The wall clock starts at the genesis time and
@@ -9,6 +7,7 @@ advances with the virtual clock.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -46,7 +45,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Decided, Gossip, Message, Proposal, decode_message, encode_message
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState
-from bdfl.transports.cost_model import CostModel
+from bdfl.transports.cost_model import ScenarioCostModel
 from bdfl.transports.interfaces import (
     BlobReply,
     BlobRequest,
@@ -62,50 +61,31 @@ from bdfl.transports.interfaces import (
 # A simulated node: the pure node, its store, and the driver's records of it.
 
 
+@dataclass(eq=False, slots=True)
 class SimulatedNode:
     """A node of a simulated network; only the driver changes it."""
 
-    __slots__ = (
-        "announced",
-        "clock_error_ms",
-        "context",
-        "effects_left",
-        "frozen_until_ns",
-        "incarnation",
-        "is_up",
-        "mining",
-        "search",
-        "slowness",
-        "state",
-        "store",
-        "tamper",
-        "timers",
-        "uploaded_ns",
-    )
-
-    def __init__(
-        self, context: Context, store: keeping.Store, *, state: NodeState | None = None, tamper: Tamper | None = None
-    ) -> None:
-        """Set up the node; `state`, if known already, must be the result of `recover`."""
-        self.context = context
-        self.store = store
-        self.state = recover(context, store) if state is None else state
-        self.tamper = tamper
-        self.slowness = 1.0  # factor on modelled times of training, uploading, mining and sending
-        self.clock_error_ms = 0  # offset of its wall clock, positive if ahead of the network's
-        self.is_up = True
-        self.frozen_until_ns = 0
-        self.effects_left: tuple[int, int] | None = None  # until it crashes, and for how long (ns)
-        self.incarnation = 0  # restart counter: entries queued before a crash are void
-        self.forget()
+    context: Context
+    store: keeping.Store
+    state: NodeState
+    tamper: Tamper | None = None
+    slowness: float = 1.0  # factor on modelled times of training, uploading, mining and sending
+    clock_error_ms: int = 0  # offset of its wall clock, positive if ahead of the network's
+    is_up: bool = True
+    frozen_until_ns: int = 0
+    effects_left: tuple[int, int] | None = None  # until it crashes, and for how long (ns)
+    incarnation: int = 0  # restart counter: entries queued before a crash are void
+    timers: dict[Timer, SetTimer] = field(default_factory=dict)
+    mining: Mine | None = None
+    search: tuple[int, int, int] | None = None  # height and attempt of a search, and when it ends (ns)
+    announced: int = 0  # the height whose own update was sent last
+    uploaded_ns: int = 0  # end of its upload
 
     def forget(self) -> None:
         """Drop all pending work and timers."""
-        self.timers: dict[Timer, SetTimer] = {}
-        self.mining: Mine | None = None
-        self.search: tuple[int, int, int] | None = None  # height and attempt of a search, and when it ends (ns)
-        self.announced = 0  # the height whose own update was sent last
-        self.uploaded_ns = 0  # end of its upload
+        self.timers = {}
+        self.mining = self.search = None
+        self.announced = self.uploaded_ns = 0
 
     @property
     def number(self) -> int:
@@ -122,14 +102,12 @@ def simulated_signer(seed: int, number: int) -> Signer:
     return Signer(hashlib.sha256(f"bdfl simulated member {seed} {number}".encode()).digest())
 
 
+@dataclass(eq=False, slots=True)
 class _ToAll:
     """A broadcast, queued once and re-queued for its next receiver."""
 
-    __slots__ = ("event", "receivers")
-
-    def __init__(self, event: Event | BlobRequest, receivers: Iterator[int]) -> None:
-        self.event = event
-        self.receivers = receivers  # after the one it is queued for
+    event: Event | BlobRequest
+    receivers: Iterator[int]  # after the one it is queued for
 
 
 # An entry of the queue: an event, a request or a finished effect for a node, or an incident for none.
@@ -154,7 +132,7 @@ class Network:
     def __init__(
         self,
         nodes: Sequence[SimulatedNode],
-        world: CostModel,
+        world: ScenarioCostModel,
         *,
         delivery: Delivery | None = None,
         observer: Observer | None = None,

@@ -9,8 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
-from typing import Self
+from contextlib import AbstractContextManager, suppress
 
 import zenoh
 
@@ -58,7 +57,7 @@ class Unheard:
         return True
 
 
-class AccessPointSession:
+class AccessPointSession(AbstractContextManager["AccessPointSession"]):
     """A zenoh router that reopens its session when a peer stays unheard. Close it after use."""
 
     def __init__(self, open_router: "Callable[[], Router]") -> None:
@@ -99,9 +98,6 @@ class AccessPointSession:
     def _open(self) -> None:
         with suppress(BdflError):  # for example an address in use: the watcher tries again
             self._router = self._open_router()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,20 +1,12 @@
-"""Admission of messages: checks in order of cost, token buckets, muted senders.
+"""Admission of messages, token buckets per member, muted and throttled senders.
 
-Rate limits: token buckets per member, so that a flooding member harms only itself.
+Checks come cheapest first: size, membership, rate limits, replay window, MAC, encoding. A message under a member's name
+may be forged: any member can certify any name, and access points and relays forward. So there are two kinds of buckets.
+One bounds unauthenticated checks per line, a member's name on one path. The other bounds a member, and only messages
+with its MAC take from it or count towards muting it, since otherwise any member could have another one muted.
 
-A message under a member's name may be forged: any member can certify any name, and access points and relays forward.
-So there are two kinds of buckets. One bounds unauthenticated checks per line, a member's name on one path. The other
-bounds a member, and only messages with its MAC take from it. A name over its check limit is throttled by back-pressure.
-
-Ingress checks, cheapest first: size, membership, rate limits, replay window, MAC, encoding.
-
-Before the MAC is verified the sender is unauthenticated, so rejections are not charged to any member.
-
-Temporary muting of members with too many refused messages, and throttling of flooded names.
-
-Unsubscribing is cheaper than rejecting: zenoh then drops the sender's traffic, often at the source. Only messages with
-the member's MAC count, since otherwise any member could have another one muted. Unauthenticated floods under a name
-only throttle it: their sender is slowed by back-pressure, and the member is still heard.
+Unsubscribing from a muted member is cheaper than rejecting: zenoh then drops its traffic, often at the source.
+Unauthenticated floods under a name only throttle it: back-pressure slows their sender, and the member is still heard.
 """
 
 import threading
@@ -333,66 +325,53 @@ _BYTES_PER_COST = 4096
 _FORGIVEN_AFTER = 10  # times the last mute; then the next one is short again
 
 
-@dataclass
-class _Standing:
-    """Budget and last mute of one member."""
-
-    patience: Bucket
-    ends_ns: int = 0  # of the last mute
-    lasts_s: float = 0.0
-
-
-class MutedSenders:
-    """Block list of muted members. Time is the caller's monotonic clock, in ns. Not thread-safe."""
+class _Penalties:
+    """Members under a penalty until a time. Time is the caller's monotonic clock, in ns. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._standings: dict[int, _Standing] = {}
-
-    def note(self, member: int, size: int, now_ns: int) -> bool:
-        """Count a refused message of `size` bytes; return whether it mutes the member."""
-        limits = self._limits
-        standing = self._standings.get(member)
-        if standing is None:
-            standing = self._standings[member] = _Standing(Bucket(limits.patience_per_s, limits.patience))
-        if now_ns < standing.ends_ns or standing.patience.take(1 + size // _BYTES_PER_COST, now_ns):
-            return False
-        is_forgiven = not standing.lasts_s or now_ns - standing.ends_ns > _FORGIVEN_AFTER * standing.lasts_s * NANO
-        standing.lasts_s = limits.mute_s if is_forgiven else min(2 * standing.lasts_s, limits.max_mute_s)
-        standing.ends_ns = now_ns + round(standing.lasts_s * NANO)
-        return True
+        self._ends_ns: dict[int, int] = {}  # of the last penalty, by member
 
     def end_ns(self, member: int) -> int:
-        """Return the end of a member's last mute (ns); 0 if it was never muted."""
-        standing = self._standings.get(member)
-        return 0 if standing is None else standing.ends_ns
+        """Return the end of a member's last penalty (ns); 0 if there was none."""
+        return self._ends_ns.get(member, 0)
 
-    def muted(self, now_ns: int) -> frozenset[int]:
-        """Return the members muted now."""
-        return frozenset(member for member, standing in self._standings.items() if now_ns < standing.ends_ns)
-
-    def next_end_ns(self, now_ns: int) -> int | None:
-        """Return the next end of a mute (ns); None if no member is muted."""
-        return min((one.ends_ns for one in self._standings.values() if now_ns < one.ends_ns), default=None)
-
-
-class ThrottledSenders:
-    """Throttled names: more arrives under them than is checked. Time as above. Not thread-safe."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._lasts_ns = round(limits.slow_s * NANO)
-        self._ends_ns: dict[int, int] = {}
-
-    def note(self, member: int, now_ns: int) -> bool:
-        """Throttle a name for a while; return whether it was not throttled before."""
-        is_news = now_ns >= self._ends_ns.get(member, 0)
-        self._ends_ns[member] = now_ns + self._lasts_ns
-        return is_news
-
-    def pressed(self, now_ns: int) -> frozenset[int]:
-        """Return the members whose names are throttled now."""
+    def members(self, now_ns: int) -> frozenset[int]:
+        """Return the members that are under the penalty now."""
         return frozenset(member for member, end_ns in self._ends_ns.items() if now_ns < end_ns)
 
     def next_end_ns(self, now_ns: int) -> int | None:
-        """Return the next end of a throttling (ns); None if no name is throttled."""
+        """Return the next end of a penalty (ns); None if there is none now."""
         return min((end_ns for end_ns in self._ends_ns.values() if now_ns < end_ns), default=None)
+
+
+class MutedSenders(_Penalties):
+    """Block list of muted members."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self._patience: dict[int, Bucket] = {}
+        self._lasts_s: dict[int, float] = {}  # of the last mute
+
+    def note(self, member: int, size: int, now_ns: int) -> bool:
+        """Count a refused message of `size` bytes; return whether it mutes the member."""
+        limits, end_ns = self._limits, self.end_ns(member)
+        if member not in self._patience:
+            self._patience[member] = Bucket(limits.patience_per_s, limits.patience)
+        if now_ns < end_ns or self._patience[member].take(1 + size // _BYTES_PER_COST, now_ns):
+            return False
+        last_s = self._lasts_s.get(member, 0.0)
+        is_forgiven = not last_s or now_ns - end_ns > _FORGIVEN_AFTER * last_s * NANO
+        self._lasts_s[member] = limits.mute_s if is_forgiven else min(2 * last_s, limits.max_mute_s)
+        self._ends_ns[member] = now_ns + round(self._lasts_s[member] * NANO)
+        return True
+
+
+class ThrottledSenders(_Penalties):
+    """Throttled names: more arrives under them than is checked."""
+
+    def note(self, member: int, now_ns: int) -> bool:
+        """Throttle a name for a while; return whether it was not throttled before."""
+        is_news = now_ns >= self.end_ns(member)
+        self._ends_ns[member] = now_ns + round(self._limits.slow_s * NANO)
+        return is_news

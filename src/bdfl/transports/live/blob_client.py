@@ -26,19 +26,18 @@ class SendRequest(Protocol):
     def __call__(self, holder: int, request: PieceRequest, on_answer: Callable[[Answer], None]) -> None: ...
 
 
+@dataclass(eq=False)
 class BlobClient:
     """Downloads any number of blobs. Thread-safe. Close it after use."""
 
-    def __init__(
-        self,
-        ask: SendRequest,
-        deliver: Callable[[int, bytes], None],
-        count: Callable[[str], None],
-        patience_s: float,
-        piece_size: int = PIECE_SIZE,
-    ) -> None:
-        self._ask, self._deliver, self._count = ask, deliver, count
-        self._pulls = Downloads(round(patience_s * NANO), piece_size)
+    ask: SendRequest
+    deliver: Callable[[int, bytes], None]
+    count: Callable[[str], None]
+    patience_s: float
+    piece_size: int = PIECE_SIZE
+
+    def __post_init__(self) -> None:
+        self._pulls = Downloads(round(self.patience_s * NANO), self.piece_size)
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="puller", daemon=True)
@@ -48,7 +47,7 @@ class BlobClient:
         """Start a download, or add holders to one in progress."""
         with self._changed:
             if self._pulls.want(blob, size, holders, time.monotonic_ns()):
-                self._count("fetches")
+                self.count("fetches")
             self._changed.notify()
 
     def forget(self) -> None:
@@ -87,11 +86,11 @@ class BlobClient:
             if whole is not None:
                 self._finish(whole)
             for errand in errands:
-                self._ask(errand.holder, errand.request, self._taking(errand))
+                self.ask(errand.holder, errand.request, self._taking(errand))
 
     def _plan(self, now_ns: int) -> list[DownloadRequest]:
         for _ in range(self._pulls.expire(now_ns)):
-            self._count("fetch_timeouts")
+            self.count("fetch_timeouts")
         return self._pulls.plan(now_ns)
 
     def _idle_s(self, now_ns: int) -> float | None:
@@ -102,7 +101,7 @@ class BlobClient:
         def take(answer: Answer) -> None:
             with self._changed:
                 if self._pulls.answer(errand, answer, time.monotonic_ns()):
-                    self._count("fetched_late")
+                    self.count("fetched_late")
                 self._changed.notify()
 
         return take
@@ -114,12 +113,12 @@ class BlobClient:
             if pull not in self._pulls:
                 return
             if data is None:
-                self._count("fetches_wrong")
+                self.count("fetches_wrong")
                 self._pulls.blame(pull)
                 return
             self._pulls.remove(pull)
-        self._count("fetches_done")
-        self._deliver(-1 if giver is None else giver, data)
+        self.count("fetches_done")
+        self.deliver(-1 if giver is None else giver, data)
 
 
 # Cache of blobs served to peers: recent ones in memory, others read from the store.

@@ -1,6 +1,4 @@
-"""Chunked download of blobs from several holders, without I/O.
-
-Chunked download of one blob from several holders at once, until the whole matches its digest.
+"""Chunked download of blobs, each from several holders at once until the whole matches its digest, without I/O.
 
 A holder answers every request immediately: with the piece, with the time until it has it, or with absence. So a slow
 upload differs from an unreachable holder, and only the latter is backed off. A late piece still counts.

@@ -1,8 +1,7 @@
 """This machine's processor speed, hash rate, uplink and energy.
 
-Energy meter: RAPL counters or the battery if the machine has them, else an estimate.
-
-Counters and batteries cover the whole machine; an estimate covers this node's own work.
+Energy is that of RAPL counters or the battery, which cover the whole machine; without them an estimate of the node's
+own work.
 """
 
 import time

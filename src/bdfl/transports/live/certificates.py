@@ -6,10 +6,11 @@ member can certify any name.
 
 import ipaddress
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -26,6 +27,7 @@ MAX_CERTIFICATE_SIZE = 8192
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
 EARLY = timedelta(days=1)  # tolerated clock skew
+_Loaded = TypeVar("_Loaded")
 _MAX_NAME = 64  # of a common name, by X.520
 
 
@@ -101,10 +103,7 @@ def validate_tls(files: TlsFiles, at: datetime | None = None) -> x509.Certificat
     """Return the leaf if it is valid now, matches its key, and is issued by one of the roots."""
     certificate = read_leaf(files)
     _validate_period(certificate, at)
-    try:
-        key = serialization.load_pem_private_key(_read(files.key), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise BadCertificate(f"{files.key}: no private key in PEM") from None
+    key = _load(files.key, lambda data: serialization.load_pem_private_key(data, None), "private key")
     if key.public_key() != certificate.public_key():
         raise BadCertificate(f"{files.certificate}: of another key than {files.key}")
     roots = read_roots(files.roots)
@@ -115,18 +114,12 @@ def validate_tls(files: TlsFiles, at: datetime | None = None) -> x509.Certificat
 
 def read_leaf(files: TlsFiles) -> x509.Certificate:
     """Read the leaf without validating it."""
-    try:
-        return x509.load_pem_x509_certificate(_read(files.certificate))
-    except (ValueError, UnsupportedAlgorithm):
-        raise BadCertificate(f"{files.certificate}: no certificate in PEM") from None
+    return _load(files.certificate, x509.load_pem_x509_certificate, "certificate")
 
 
 def read_roots(path: Path) -> list[x509.Certificate]:
     """Read all certificates in a file of roots."""
-    try:
-        return x509.load_pem_x509_certificates(_read(path))
-    except (ValueError, UnsupportedAlgorithm):
-        raise BadCertificate(f"{path}: no certificates in PEM") from None
+    return _load(path, x509.load_pem_x509_certificates, "certificates")
 
 
 def roots_pem(certificates: Sequence[bytes]) -> bytes:
@@ -244,11 +237,13 @@ def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> boo
     return True
 
 
-def _read(path: Path) -> bytes:
+def _load(path: Path, load: Callable[[bytes], _Loaded], what: str) -> _Loaded:
     try:
-        return path.read_bytes()
+        return load(path.read_bytes())
     except OSError as error:
         raise BadCertificate(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise BadCertificate(f"{path}: no {what} in PEM") from None
 
 
 def _now(at: datetime | None) -> datetime:

@@ -65,8 +65,6 @@ _SAYING = (Send, FetchBlob, ServeDecided, SetTimer)  # effects without a durable
 class NodeStatus:
     """Status of a node, for operators and monitoring."""
 
-    height: int  # blocks on its chain
-    tip: bytes
     present: frozenset[int]  # other members
     num_waiting: int  # events
     num_rehearsing: int
@@ -77,7 +75,6 @@ class NodeStatus:
     clock_offset_ms: int | None  # lead of its wall clock over the members' median; None: unknown
     turned_ns: int  # last turn of the event loop, on the node's clock
     is_recording: bool  # events are logged
-    end: str  # why the node has finished; empty: it has not
     stopped_by: str | None  # the error that ended the node
 
 
@@ -154,7 +151,7 @@ class LiveNode:
             self._context,
             num_threads,
             find_state=lambda: self._state,
-            clock=self._now,
+            clock=clock,
             wall_clock=_read_wall_clock,
             give=self._put,
         )
@@ -202,7 +199,7 @@ class LiveNode:
         except BaseException as error:
             self.fail(error)
         finally:
-            self._end()
+            self.close()
         if self._failure is not None:
             raise self._failure
 
@@ -221,17 +218,11 @@ class LiveNode:
         """Submit a membership change signed by a quorum for inclusion in a block. Thread-safe."""
         self._give_own(ChangeOffered(change))
 
-    def close(self) -> None:
-        """Close a node that was never run."""
-        self._end()
-
     def status(self) -> NodeStatus:
         """Return the current status. Thread-safe."""
         state, counts, failure = self._state, self._counts, self._failure
         offsets_ms = state.clock_offsets_ms
         return NodeStatus(
-            height=state.chain.height,
-            tip=state.chain.tip,
             present=self._present,
             num_waiting=len(self._inbox),
             num_rehearsing=len(self._prevalidator),
@@ -242,7 +233,6 @@ class LiveNode:
             clock_offset_ms=clock_offset_ms(offsets_ms, state.chain.active) if offsets_ms else None,
             turned_ns=self._turned_ns,
             is_recording=self._log is not None and self._log.is_writing,
-            end=state.end,
             stopped_by=None if failure is None else one_line(failure) or type(failure).__name__,
         )
 
@@ -293,7 +283,7 @@ class LiveNode:
             self._has_newcomers = False
             self._take_in(PeersAppeared())
         arrival = self._inbox.take(self._wait_s())
-        for fired in self._timers.pop_due(self._now()):
+        for fired in self._timers.pop_due(self._clock()):
             self._give_own(fired)
         if arrival is None:
             return
@@ -306,10 +296,7 @@ class LiveNode:
         next_ns = self._timers.next_ns
         if next_ns is None:
             return _LONGEST_WAIT_S
-        return min(max(0, next_ns - self._now()) / NANO, _LONGEST_WAIT_S)
-
-    def _now(self) -> int:
-        return self._clock()
+        return min(max(0, next_ns - self._clock()) / NANO, _LONGEST_WAIT_S)
 
     def _take_in(self, event: Event) -> None:
         before, now_ns = self._state, max(self._last_ns, self._clock())
@@ -349,8 +336,8 @@ class LiveNode:
         if self._log is not None:
             self._log.flush()
 
-    def _end(self) -> None:
-        """Close everything; pending effects are carried out before the link is closed."""
+    def close(self) -> None:
+        """Close everything, as a run does at its end; pending effects are carried out before the link is closed."""
         with ExitStack() as steps:  # in reverse order, each even if another raises
             if self._log is not None:
                 steps.callback(self._log.close)

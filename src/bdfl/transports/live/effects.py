@@ -136,8 +136,6 @@ class Effects:
             self._keep(kept)
         for effect, chain in due:
             self._do(effect, chain)
-            for observer in self.observers:
-                observer.did(effect)
 
     def _keep(self, effects: Sequence[Keep | Commit]) -> None:
         with self.store.batch():

@@ -9,7 +9,7 @@ digests, models, aggregates and plans are then cached when the event loop takes 
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from queue import SimpleQueue
 
 from bdfl.encoding import SIGNATURE_SIZE, Record
@@ -46,28 +46,23 @@ class _NoSigner(Signer):
         return bytes(SIGNATURE_SIZE)
 
 
+@dataclass(eq=False)
 class Prevalidator:
-    """Prevalidation, of at most `num_threads` events at a time."""
+    """Prevalidation, of at most `num_threads` events at a time; with 0 no event is worth it."""
 
-    def __init__(
-        self,
-        context: Context,
-        num_threads: int,
-        *,
-        find_state: Callable[[], NodeState],
-        clock: Callable[[], int],
-        wall_clock: Callable[[], int],
-        give: Callable[[Arrival], None],
-    ) -> None:
-        """`give` receives each event that was `put`; with `num_threads` 0 no event is worth it."""
-        self._context = replace(context, signer=_NoSigner(context.signer.public_key))
+    context: Context
+    num_threads: int
+    _: KW_ONLY
+    find_state: Callable[[], NodeState]
+    clock: Callable[[], int]
+    wall_clock: Callable[[], int]
+    give: Callable[[Arrival], None]  # receives each event that was `put`
+
+    def __post_init__(self) -> None:
+        self.context = replace(self.context, signer=_NoSigner(self.context.signer.public_key))
         self._waiting: SimpleQueue[Arrival | None] = SimpleQueue()
-        self._places = threading.Semaphore(num_threads)
-        self._find_state = find_state
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._give = give
-        names = [f"rehearsal-{context.number}-{number}" for number in range(num_threads)]
+        self._places = threading.Semaphore(self.num_threads)
+        names = [f"rehearsal-{self.context.number}-{number}" for number in range(self.num_threads)]
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
 
     def __len__(self) -> int:
@@ -92,23 +87,23 @@ class Prevalidator:
     def rehearse(self, arrival: Arrival) -> Arrival:
         """Prevalidate an event in this thread."""
         with self._places:
-            state = self._find_state()
+            state = self.find_state()
             with suppress(BaseException):  # the real step will raise it
-                step(self._context, state, arrival.event, self._clock(), self._wall_clock())
+                step(self.context, state, arrival.event, self.clock(), self.wall_clock())
         return replace(arrival, num_rehearsals=arrival.num_rehearsals + 1, place=_place_of(state))
 
     def is_worth_it(self, arrival: Arrival) -> bool:
         """Return whether to prevalidate: the step is costly, and the state changed since the last rehearsal."""
         if not self._threads or arrival.num_rehearsals >= MAX_REHEARSALS:
             return False
-        state = self._find_state()
+        state = self.find_state()
         if arrival.num_rehearsals and arrival.place == _place_of(state):
             return False
         return is_costly(state, arrival.event)
 
     def _run(self) -> None:
         while arrival := self._waiting.get():
-            self._give(self.rehearse(arrival))
+            self.give(self.rehearse(arrival))
 
 
 def is_costly(state: NodeState, event: Event) -> bool:

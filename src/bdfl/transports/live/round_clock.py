@@ -14,7 +14,8 @@ from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.records.files import RoundTimes, former_rounds
+from bdfl.records.files import RoundTimes
+from bdfl.storage import append_line
 from bdfl.transports.interfaces import LiveObserver, Transition
 from bdfl.transports.live.work import WorkProcesses
 
@@ -85,16 +86,9 @@ class RoundClock(LiveObserver):
             return
         line = msgspec.json.encode(self._record(*found, block)) + b"\n"
         try:
-            self._append(line)
+            append_line(self._path, line, self._max_bytes, num_old=1)
         except OSError:
             self.num_lost += 1
-
-    def _append(self, line: bytes) -> None:
-        with suppress(FileNotFoundError):
-            if self._path.stat().st_size + len(line) > self._max_bytes:
-                os.replace(self._path, former_rounds(self._path))
-        with self._path.open("ab") as file:
-            file.write(line)
 
     def _note_training(self, now_ns: int, event: Event, effects: Sequence[Effect]) -> None:
         watch = self._watch

@@ -1,12 +1,8 @@
-"""Subscriptions per member, each with a receiving thread and back-pressure.
-
-Receiving threads: one per zenoh subscriber, with back-pressure through a bounded channel.
+"""Subscriptions per member, some throttled, each with a receiving thread and back-pressure by a bounded channel.
 
 A callback would make zenoh's threads wait for the GIL at each message, up to 5 ms while the node computes. Here one
 thread takes all waiting messages at once. A full channel stops zenoh from reading: peers wait and memory stays bounded.
 So a throttled subscription slows its sender at no cost to this node.
-
-Subscriptions per member for one kind of key, some of them throttled.
 
 One subscription per member, not one wildcard: excluding a flooding member from a wildcard would mean re-declaring all
 others under load. Unknown senders are not subscribed to at all.
@@ -68,28 +64,26 @@ class SubscriptionRate(Generic[_Heard_contra]):
             is_over.wait(wait_ns / 1e9)
 
 
+@dataclass(eq=False)
 class Subscription(Generic[_Heard]):
     """A thread that handles all messages of a subscriber or queryable, in order. End and join it after use."""
 
-    def __init__(
-        self,
-        name: str,
-        entity: Entity,
-        channel: HeardChannel[_Heard],
-        handle: Callable[[_Heard], None],
-        pace: SubscriptionRate[_Heard] | None = None,
-    ) -> None:
-        """Without a `pace` there is no rate limit."""
-        self._entity, self._channel, self._handle, self._pace = entity, channel, handle, pace
+    name: str
+    entity: Entity
+    channel: HeardChannel[_Heard]
+    handle: Callable[[_Heard], None]
+    pace: SubscriptionRate[_Heard] | None  # None: no rate limit
+
+    def __post_init__(self) -> None:
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._listen, name=self.name, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """Undeclare the entity; messages already received are still handled."""
         self._is_over.set()
         with suppress(zenoh.ZError):  # the session may be closed
-            self._entity.undeclare()
+            self.entity.undeclare()
 
     @property
     def is_done(self) -> bool:
@@ -102,12 +96,12 @@ class Subscription(Generic[_Heard]):
     def _listen(self) -> None:
         try:
             while True:
-                heard: _Heard | None = self._channel.recv()
+                heard: _Heard | None = self.channel.recv()
                 while heard is not None:
-                    if self._pace is not None:
-                        self._pace.wait(heard, self._is_over)
-                    self._handle(heard)
-                    heard = self._channel.try_recv()
+                    if self.pace is not None:
+                        self.pace.wait(heard, self._is_over)
+                    self.handle(heard)
+                    heard = self.channel.try_recv()
         except zenoh.ZError:  # undeclared
             return
 
@@ -137,18 +131,16 @@ class Senders:
     relays: frozenset[int] = frozenset()  # members that relay their clients' messages
 
 
+@dataclass(eq=False)
 class Subscriptions(Generic[_Heard]):
     """Subscriptions to members; each is handled in order. Not thread-safe. End and join it after use."""
 
-    def __init__(
-        self,
-        name: str,
-        declare: Callable[[int, bool], Declared[_Heard]],
-        handle: Callable[[_Heard], None],
-        pace_of: Callable[[int], SubscriptionRate[_Heard]],
-    ) -> None:
-        """`declare` subscribes to a member or relay, throttled or not; `pace_of` gives a throttled one's rate limit."""
-        self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
+    name: str
+    declare: Callable[[int, bool], Declared[_Heard]]  # subscribes to a member or relay, throttled or not
+    handle: Callable[[_Heard], None]
+    pace_of: Callable[[int], SubscriptionRate[_Heard]]  # rate limit of a throttled one
+
+    def __post_init__(self) -> None:
         self._ears: dict[tuple[int, bool], Subscription[_Heard]] = {}
         self._ending: list[Subscription[_Heard]] = []  # may still be replying to a peer that does not read
 
@@ -156,11 +148,9 @@ class Subscriptions(Generic[_Heard]):
         """Subscribe to these members only. Messages during the change may arrive twice but are not lost."""
         wanted = {(member, member in slow) for member in members}
         for who, is_slow in sorted(wanted - self._ears.keys()):
-            declared = self._declare(who, is_slow)
-            pace = self._pace_of(who) if is_slow else None
-            self._ears[who, is_slow] = Subscription(
-                f"{self._name}-{who}", declared, declared.handler, self._handle, pace
-            )
+            declared = self.declare(who, is_slow)
+            pace = self.pace_of(who) if is_slow else None
+            self._ears[who, is_slow] = Subscription(f"{self.name}-{who}", declared, declared.handler, self.handle, pace)
         for one in self._ears.keys() - wanted:
             self._end(one)
 

@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -137,7 +137,7 @@ class _Task:
     num_tries: int = 0
 
 
-class TrainingProcess:
+class TrainingProcess(AbstractContextManager["TrainingProcess"]):
     """Trains one client in a child process, which also ends with its parent. Close it after use.
 
     Only `wait_ready` and `close` block. Callbacks run in another thread and must return quickly.
@@ -229,9 +229,6 @@ class TrainingProcess:
             if self._child is not None:
                 self._child.kill()
             self._keeper.join(_CLOSE_WAIT_S)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,8 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
-from bdfl.environment import RoundState, draw_federation, draw_rounds
+from bdfl.environment import draw_federation, draw_rounds
 from bdfl.ledger.block import Block, Conditions, Header, Receipt, header_seal
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.costs import NANO
@@ -17,7 +18,7 @@ from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.miner import Miner
 from bdfl.records.files import ModelledRound
 from bdfl.scenario import Scenario
-from bdfl.transports.cost_model import ScenarioTimes
+from bdfl.transports.cost_model import FindConditions, ScenarioTimes
 from bdfl.transports.live.training_process import Failed, Trained, TrainingProcess
 
 AT_ONCE = 0
@@ -195,36 +196,19 @@ class _Slot:
 
 # Real training and hashing with the durations of the scenario's cost model, times a factor.
 
-_ROUNDS_KEPT = 4
 _REACHING_NS = 300_000_000  # for a block to reach and be checked by all members, on a busy machine
 
 
-class DrawnConditions:
-    """Conditions of all clients, drawn round by round from the scenario's seed."""
+def draw_conditions(scenario: Scenario, client: int) -> FindConditions:
+    """Return a function that draws a client's conditions round by round from the seed; none after the last round."""
+    states = draw_rounds(scenario, draw_federation(scenario))
+    drawn: list[Conditions] = []
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        self._federation = draw_federation(scenario)
-        self._begin()
+    def find(round: int, _: int) -> Conditions | None:
+        drawn.extend(conditions_of(state, client) for state in islice(states, max(0, round - len(drawn))))
+        return drawn[round - 1] if round <= len(drawn) else None
 
-    def __call__(self, round: int, client: int) -> Conditions | None:
-        """Return a client's conditions in a round; None after the last."""
-        if round not in self._kept and round < self._next:
-            self._begin()  # no longer cached: the draw is deterministic
-        while self._next <= round:
-            state = next(self._rounds, None)
-            if state is None:
-                return None
-            self._kept[self._next] = state
-            self._next += 1
-            if len(self._kept) > _ROUNDS_KEPT:
-                self._kept.popitem(last=False)
-        return conditions_of(self._kept[round], client)
-
-    def _begin(self) -> None:
-        self._rounds = draw_rounds(self._scenario, self._federation)
-        self._kept: OrderedDict[int, RoundState] = OrderedDict()
-        self._next = 1
+    return find
 
 
 class EmulatedWork(WorkProcesses):
@@ -245,7 +229,7 @@ class EmulatedWork(WorkProcesses):
         """`time_scale` defaults to the scenario's. The training process is closed with the work."""
         self.time_scale = scenario.live.time_scale if time_scale is None else time_scale
         self._num_drawn = scenario.clients.count
-        super().__init__(number, ScenarioTimes(scenario, DrawnConditions(scenario)), training, on_failure)
+        super().__init__(number, ScenarioTimes(scenario, draw_conditions(scenario, number)), training, on_failure)
         self._uploaded: tuple[bytes, int] = b"", 0  # parent tip, and the end of the own upload (ns)
         self._search: tuple[bytes, int, int] = b"", 0, 0  # tip, attempt and end (ns) of a search
 

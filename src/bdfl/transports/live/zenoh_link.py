@@ -1,6 +1,4 @@
-"""The link over zenoh: sending, receiving, fetching blobs, penalties for refused messages.
-
-A node's `Link` over zenoh: non-blocking, with bounded queues and rate limits.
+"""A node's `Link` over zenoh: non-blocking, with bounded queues, rate limits and penalties for refused messages.
 
 Each member's messages are checked (size, membership, budgets, MAC, cheapest first), decoded and given to the node in
 that member's receiving threads, and its requests are served there: a member that floods, or does not read its answers,
@@ -39,7 +37,7 @@ _MAX_REFUSALS_PER_S = 100  # reported to the node; all are counted
 
 
 class ZenohLink:
-    """A `ports.Link` over zenoh. Opened and closed once."""
+    """A `Link` over zenoh. Opened and closed once."""
 
     def __init__(self, settings: LinkSettings) -> None:
         self._settings = settings
@@ -150,7 +148,7 @@ class ZenohLink:
             return {}
         with self._mute_news:
             now_ns = time.monotonic_ns()
-            num_muted, num_pressed = len(self._mutes.muted(now_ns)), len(self._pressed.pressed(now_ns))
+            num_muted, num_pressed = len(self._mutes.members(now_ns)), len(self._pressed.members(now_ns))
         return {
             "sending": len(self._sending),
             "fetching": self._blob_client.num_pulls,
@@ -355,7 +353,7 @@ class ZenohLink:
         """Return the members to subscribe to now. The caller holds `_mute_news`."""
         now_ns = time.monotonic_ns()
         members = self._admission.members
-        muted, pressed = self._mutes.muted(now_ns) & members, self._pressed.pressed(now_ns) & members
+        muted, pressed = self._mutes.members(now_ns) & members, self._pressed.members(now_ns) & members
         relays = {line.relay for line in tuple(self._tokens) if line.member in members and line.relay is not None}
         return Senders(members - muted, pressed - muted, frozenset(relays & (members | {self._settings.number})))
 
