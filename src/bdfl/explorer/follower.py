@@ -306,10 +306,6 @@ class Journal:
     def num_rounds(self) -> int:
         return len(self._places)
 
-    @property
-    def is_begun(self) -> bool:
-        return self.header is not None
-
     def refresh(self) -> None:
         is_new, lines = self._tail.read()
         if is_new:
@@ -393,22 +389,16 @@ class MeasuredTimes:
         for tail in self._tails:
             self._take(tail.read()[1])
         for round in [one for one in self._waiting if one <= columns.num_rows]:
-            times = self._waiting.pop(round)
+            times, place = self._waiting.pop(round), round - 1
             self._told.add(round)
-            _measure(columns, round - 1, times)
+            # the exchange is split into training and upload as modelled for the slowest client
+            training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
+            share = training_s / (training_s + upload_s) if training_s + upload_s > 0 else 1.0
+            exchange_s, mining_s, voting_s = times.exchange_ns / NANO, times.mining_ns / NANO, times.voting_ns / NANO
+            columns.measure(place, share * exchange_s, (1.0 - share) * exchange_s, mining_s, voting_s)
 
     def _take(self, lines: Sequence[tuple[int, bytes]]) -> None:
         for _, line in lines:
             times = _decode(_TIMES, line)
             if times is not None and times.is_whole and times.round >= 1 and times.round not in self._told:
                 self._waiting.setdefault(times.round, times)
-
-
-def _measure(columns: Columns, place: int, times: RoundTimes) -> None:
-    """Write measured times; the exchange is split into training and upload as modelled for the slowest client."""
-    exchange_s = times.exchange_ns / NANO
-    training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
-    share = training_s / (training_s + upload_s) if training_s + upload_s > 0 else 1.0
-    columns.measure(
-        place, share * exchange_s, (1.0 - share) * exchange_s, times.mining_ns / NANO, times.voting_ns / NANO
-    )

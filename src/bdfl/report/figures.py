@@ -100,7 +100,8 @@ def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
                 colour = colour_of(pair.scheduler, height)
                 if pair.paper_s is not None:
                     axes.plot(pair.paper_s, height, "D", markersize=6.5, markerfacecolor="none", color=SOFT_INK)
-                draw_interval(axes, pair.ours_s, height, colour, size=5, cap=3, line=1.8)
+                half_width = 0.0 if np.isnan(pair.ours_s.half_width) else pair.ours_s.half_width
+                axes.errorbar(pair.ours_s.mean, height, xerr=half_width, fmt="o", markersize=5, color=colour, capsize=3)
                 write_beside(axes, f"{pair.ours_s.mean:.1f} s", (pair.ours_s.mean, height), colour, (0, 10))
             axes.set_yticks(range(len(order)), [show_choice(pair.scheduler) for pair in order])
             axes.set_ylim(-0.6, len(order) - 0.3)
