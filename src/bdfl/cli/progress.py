@@ -181,7 +181,7 @@ def show_network(title: str, *, is_plain: bool, say_more: SayMore = lambda: "") 
     """
     console = Screen(stderr=True)
     if is_plain or not console.is_terminal:
-        yield _NetworkLines(title, say_more).show
+        yield _network_lines(title, say_more)
         return
     picture = _Picture(title, say_more)
     with Live(picture, console=console, refresh_per_second=4, transient=True):
@@ -210,26 +210,23 @@ class _Picture:
         return Group(title, tabulate_network(self._view), *troubles, Text(f"{elapsed}; Ctrl-C stops all", style="dim"))
 
 
-class _NetworkLines:
-    """Plain lines: one for a change, at most every five seconds."""
+def _network_lines(title: str, say_more: SayMore) -> ShowView:
+    """Return a function that writes plain lines: one for a change, at most every five seconds."""
+    said_more, said, said_s = "", "", -_LINE_EVERY_S
+    say(title, err=True)
 
-    def __init__(self, title: str, say_more: SayMore) -> None:
-        self._say_more = say_more
-        self._more = ""
-        self._last = ""
-        self._said_s = -_LINE_EVERY_S
-        say(title, err=True)
-
-    def show(self, view: NetworkView) -> None:
-        more = self._say_more()
-        if more != self._more:
-            self._more = more
+    def show(view: NetworkView) -> None:
+        nonlocal said_more, said, said_s
+        more = say_more()
+        if more != said_more:
+            said_more = more
             say(more, err=True)
         line, now_s = "; ".join([summarise_view(view), *list_troubles(view)]), time.monotonic()
-        if line == self._last or now_s - self._said_s < _LINE_EVERY_S:
-            return
-        self._last, self._said_s = line, now_s
-        say(line, err=True)
+        if line != said and now_s - said_s >= _LINE_EVERY_S:
+            said, said_s = line, now_s
+            say(line, err=True)
+
+    return show
 
 
 def summarise_view(view: NetworkView) -> str:

@@ -3,7 +3,6 @@
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +32,12 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
 from bdfl.explorer.node_status import StatusPoller
-from bdfl.explorer.pages import RoundView, show_member
+from bdfl.explorer.pages import MemberCounts, RoundView, show_member
 from bdfl.explorer.worker_client import FindMining
 from bdfl.ledger.block import Block, Conditions, Schedule, chain_id
 from bdfl.ledger.chain_params import problem_of, read_decision
 from bdfl.ledger.costs import ATTO, MICROWATT, NANO, NOISE
-from bdfl.ledger.member_set import find_evidence, offender_of, quorum_size
+from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.store import StoreError
 from bdfl.records.learning import SCENARIO_FILE, LearningRound
 from bdfl.scenario import MiningMode, Scenario
@@ -70,28 +69,6 @@ class RunFiles:
     def scenario_path(self) -> Path | None:
         """Path of the scenario; none: missing or unreadable."""
         return None if self.folder is None or self.scenario is None else self.folder / SCENARIO_FILE
-
-
-class MemberCounts:
-    """Counts of votes and reports by member, and the heights of proven offences."""
-
-    def __init__(self) -> None:
-        self.votes: Counter[int] = Counter()  # in the certificate of a block, stored or in the next block
-        self._voters: frozenset[int] = frozenset()  # in the certificate of the last block
-        self.reports: Counter[int] = Counter()
-        self.offences: dict[int, list[int]] = {}  # heights
-
-    def take(self, found: Found) -> None:
-        block = found.block
-        if block is None:
-            self._voters = frozenset()
-            return
-        later = {signed.vote.voter for signed in block.body.parent_certificate} - self._voters
-        self._voters = frozenset(signed.vote.voter for signed in found.certificate)
-        self.votes.update([*later, *self._voters])
-        self.reports.update(signed.report.client for signed in block.body.reports)
-        for evidence in find_evidence(block.body.entries):
-            self.offences.setdefault(offender_of(evidence), []).append(found.height)
 
 
 class ChainRun:
@@ -407,16 +384,9 @@ class ChainRun:
         with self.lock:
             if not 0 <= number < self.num_members:
                 raise NotHere(f"client {number}: no member of the chain, 0 to {self.num_members - 1} expected")
-            return show_member(
-                self.clients()[number],
-                self.follower.member_set.members[number].limits,
-                self.columns,
-                find=self.find,
-                num_votes=self.tallies.votes[number],
-                num_reports=self.tallies.reports[number],
-                convicted_in=self.tallies.offences.get(number, []),
-                is_mean=self.genesis.law.rule == "mean",
-            )
+            limits = self.follower.member_set.members[number].limits
+            is_mean = self.genesis.law.rule == "mean"
+            return show_member(self.clients()[number], limits, self.columns, self.tallies, self.find, is_mean=is_mean)
 
     # Rounds
 

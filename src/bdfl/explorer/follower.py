@@ -33,7 +33,7 @@ from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, find_evi
 from bdfl.ledger.schedule import find_candidates, settle_conditions, settle_misses
 from bdfl.node.log import LOG_FILE
 from bdfl.records.files import ROUNDS_FILE, RoundTimes, former_rounds
-from bdfl.records.learning import JournalHeader, LearningRound, best_round, or_nan
+from bdfl.records.learning import JournalHeader, LearningRound, or_nan
 from bdfl.scheduling.checker import Outcome, evaluate
 from bdfl.scheduling.problem import RoundProblem
 from bdfl.storage import open_regular
@@ -266,17 +266,16 @@ class Learning:
     def __init__(self) -> None:
         self._known: list[tuple[float | None, float | None]] = []  # accuracy and loss by round
         self._num_told = 0
-        self.best: tuple[int, float, float] | None = None  # round, accuracy, loss
+        self.best: tuple[int, float] | None = None  # round and accuracy, see `best_round`
 
     def note(self, round: int, accuracy: float | None, loss: float | None) -> None:
         while len(self._known) < round:
             self._known.append((None, None))
         self._known[round - 1] = accuracy, loss
         self._num_told = min(self._num_told, round - 1)
-        first = [self.best[1], accuracy] if self.best else [accuracy]
-        losses = [self.best[2], loss] if self.best else [loss]
-        if best_round(first, losses) == len(first) and accuracy is not None and loss is not None:
-            self.best = round, accuracy, loss
+        highest = -np.inf if self.best is None else self.best[1]
+        if accuracy is not None and loss is not None and np.isfinite(loss) and accuracy > highest:
+            self.best = round, accuracy
 
     def forget(self) -> None:
         self._known.clear()

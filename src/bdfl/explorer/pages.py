@@ -1,5 +1,6 @@
 """Pages of a client, the network map, two runs compared and a model."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -56,6 +57,28 @@ _MAX_MINED = 1000
 _MAX_OFFENCES = 50
 
 
+class MemberCounts:
+    """Counts of votes and reports by member, and the heights of proven offences."""
+
+    def __init__(self) -> None:
+        self.votes: Counter[int] = Counter()  # in the certificate of a block, stored or in the next block
+        self._voters: frozenset[int] = frozenset()  # in the certificate of the last block
+        self.reports: Counter[int] = Counter()
+        self.offences: dict[int, list[int]] = {}  # heights
+
+    def take(self, found: Found) -> None:
+        block = found.block
+        if block is None:
+            self._voters = frozenset()
+            return
+        later = {signed.vote.voter for signed in block.body.parent_certificate} - self._voters
+        self._voters = frozenset(signed.vote.voter for signed in found.certificate)
+        self.votes.update([*later, *self._voters])
+        self.reports.update(signed.report.client for signed in block.body.reports)
+        for evidence in find_evidence(block.body.entries):
+            self.offences.setdefault(offender_of(evidence), []).append(found.height)
+
+
 def show_client(client: ClientRow, columns: Columns) -> ClientDocument:
     """Return what the columns say of a client."""
     number, num_rounds = client.client, columns.num_rows
@@ -79,11 +102,9 @@ def show_member(
     client: ClientRow,
     limits: Limits,
     columns: Columns,
-    *,
+    counts: MemberCounts,
     find: Callable[[int], Found],
-    num_votes: int,
-    num_reports: int,
-    convicted_in: Sequence[int],
+    *,
     is_mean: bool,
 ) -> ClientDocument:
     """Return what columns and chain say of a client.
@@ -92,6 +113,7 @@ def show_member(
     """
     number = client.client
     given = _heights(columns, number, DELIVERED)
+    convicted_in = counts.offences.get(number, [])[-_MAX_OFFENCES:]
 
     def weigh(block: Block | None) -> float | None:
         return sample_weights(block).get(number) if is_mean and block is not None else None
@@ -110,9 +132,9 @@ def show_member(
             ContributionRow(height=height, weight=weigh(find(height).block), update_norm=None)
             for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
         ],
-        num_votes=num_votes,
-        num_reports=num_reports,
-        offences=[offence for height in convicted_in[-_MAX_OFFENCES:] for offence in _offences(number, find(height))],
+        num_votes=counts.votes[number],
+        num_reports=counts.reports[number],
+        offences=[offence for height in convicted_in for offence in _offences(number, find(height))],
     )
 
 

@@ -136,7 +136,10 @@ def draw_comparison(comparison: Comparison) -> Picture:
             curves.append(Curve("lower bound", BOUND, steady))
         _draw_lines(cumulative, curves, dashed="lower bound")
         cumulative.set(title="a  Time until the end of each round", ylabel="cumulative delay (s)")
-        note_infeasible(cumulative, sum(result.infeasible_rounds for result in results), "rounds over all runs")
+        infeasible = sum(result.infeasible_rounds for result in results)
+        if infeasible:
+            note = f"{infeasible} infeasible rounds over all runs left out"
+            cumulative.text(0.02, 0.97, note, transform=cumulative.transAxes, fontsize=7.5, color=INFEASIBLE, va="top")
         if happened:
             _draw_means(means, comparison)
             _draw_frontier(frontier, comparison)
@@ -274,19 +277,6 @@ def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
     )
     axes.margins(x=0.1, y=0.12)
     axes.legend(loc="best", handlelength=1.6)
-
-
-def note_infeasible(axes: Axes, count: int, unit: str = "rounds") -> None:
-    if count:
-        axes.text(
-            0.02,
-            0.97,
-            f"{count} infeasible {unit} left out",
-            transform=axes.transAxes,
-            fontsize=7.5,
-            color=INFEASIBLE,
-            va="top",
-        )
 
 
 _OWN_COLOUR = 2  # place in the cycle for whoever is no scheduler with a colour of its own

@@ -46,14 +46,13 @@ from bdfl.reproduce.training import TrainedRun, find_data, load_recipe, load_use
 from bdfl.reproduce.verdicts import (
     PAPER_LEVELS,
     DataSetRuns,
-    accuracy_differences,
     best_percent,
     common_levels,
     describe_unjudged,
+    differences_of,
     final_percent,
     judge_runs,
     reach_level,
-    time_differences,
     total_s,
 )
 from bdfl.scheduling.registry import show_choice
@@ -287,11 +286,11 @@ def _reached_levels(found: DataSetRuns) -> list[float]:
 
 
 def _difference_rows(found: DataSetRuns) -> list[list[Cell]]:
-    first, times = next(iter(found.by_choice)), time_differences(found)
+    first, times = next(iter(found.by_choice)), differences_of(total_s, found)
     return [
         [found.name, show_choice(choice), show_choice(first), points.mean, _width(points), times[choice].mean,
          _width(times[choice])]
-        for choice, points in accuracy_differences(found).items()
+        for choice, points in differences_of(final_percent, found).items()
     ]  # fmt: skip
 
 
