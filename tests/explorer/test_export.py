@@ -85,6 +85,17 @@ def test_the_policy_allows_the_one_script_and_nothing_else(exported):
     assert "\r" not in page
 
 
+def test_the_page_loads_nothing_and_no_part_ends_its_element(exported):
+    _, _, page = exported
+    shell, _, rest = page.partition("<style>")
+    style, _, body = rest.partition("</style>")
+    assert shell.index('<meta charset="utf-8">') < shell.index("Content-Security-Policy")
+    assert not re.search(r"<!--|url\(\s*['\"]?(?!data:|#)|@import", style, re.IGNORECASE)
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?/""", shell + body.partition("<script")[0])
+    assert "<!--" not in re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1]
+    assert body.count("</head>") == page.count("</body>") == 1
+
+
 def test_the_script_is_one_classic_script(exported, tmp_path):
     node = require_node()
     _, _, page = exported

@@ -14,12 +14,13 @@ from bdfl.reproduce.results import PAPER_ACCURACY_PERCENT
 from bdfl.reproduce.training import PlannedRun, TrainedRun, summarise_run
 from bdfl.reproduce.verdicts import (
     DataSetRuns,
-    accuracy_differences,
     common_levels,
     describe_unjudged,
+    differences_of,
+    final_percent,
     judge_runs,
     reach_level,
-    time_differences,
+    total_s,
 )
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
@@ -141,9 +142,9 @@ def test_noise_is_judged_only_where_seeds_can_tell(records):
 
 def test_differences_are_paired_over_seeds(records):
     found = runs_of(records, {"random": [70.0, 75.0, 80.0], "drc": [71.0, 76.5, 81.5]})
-    points = accuracy_differences(found)["drc"]
+    points = differences_of(final_percent, found)["drc"]
     assert points.mean == pytest.approx(4 / 3)
     assert points.half_width == pytest.approx(4.302653 * np.std([1.0, 1.5, 1.5], ddof=1) / 3**0.5, rel=1e-6)
-    seconds = time_differences(found)["drc"]
+    seconds = differences_of(total_s, found)["drc"]
     assert seconds.mean == pytest.approx(float(np.sum(records["drc"].delay_s) - np.sum(records["random"].delay_s)))
-    assert accuracy_differences(runs_of(records, {"random": [70.0], "drc": [71.0]})) == {}
+    assert differences_of(final_percent, runs_of(records, {"random": [70.0], "drc": [71.0]})) == {}

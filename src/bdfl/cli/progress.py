@@ -146,17 +146,14 @@ def _energy_bars(record: RoundRecord) -> Table:
     budget_j = record.energy_budget_j
     share = np.divide(record.energy_j, budget_j, out=np.zeros_like(budget_j), where=budget_j > 0)
     grid = Table.grid(padding=(0, 1))
-    cells: list[RenderableType] = []
+    cells = []
     for client in range(min(len(share), _SHOWN_CLIENTS)):
         filled = round(_BAR_WIDTH * min(float(share[client]), 1.0))
         bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
         style = "blue" if record.selected[client] else "dim"
         cells.append(Text(f"{client:>2} {bar} {100 * share[client]:>3.0f} %", style=style))
-        if len(cells) == 4:
-            grid.add_row(*cells)
-            cells = []
-    if cells:
-        grid.add_row(*cells)
+    for start in range(0, len(cells), 4):
+        grid.add_row(*cells[start : start + 4])
     if len(share) > _SHOWN_CLIENTS:
         grid.add_row(Text(f"{len(share) - _SHOWN_CLIENTS} more", style="dim"))
     return grid
@@ -176,19 +173,15 @@ ShowView = Callable[[NetworkView], None]
 SayMore = Callable[[], str]
 
 
-def _say_nothing() -> str:
-    return ""
-
-
 @contextmanager
-def show_network(title: str, *, is_plain: bool, say_more: SayMore = _say_nothing) -> Iterator[ShowView]:
+def show_network(title: str, *, is_plain: bool, say_more: SayMore = lambda: "") -> Iterator[ShowView]:
     """Yield a function that shows a network on stderr: a live table on a terminal, else lines.
 
     `say_more` returns an additional line, or an empty text.
     """
     console = Screen(stderr=True)
     if is_plain or not console.is_terminal:
-        yield _NetworkLines(title, say_more).show
+        yield _network_lines(title, say_more)
         return
     picture = _Picture(title, say_more)
     with Live(picture, console=console, refresh_per_second=4, transient=True):
@@ -217,26 +210,23 @@ class _Picture:
         return Group(title, tabulate_network(self._view), *troubles, Text(f"{elapsed}; Ctrl-C stops all", style="dim"))
 
 
-class _NetworkLines:
-    """Plain lines: one for a change, at most every five seconds."""
+def _network_lines(title: str, say_more: SayMore) -> ShowView:
+    """Return a function that writes plain lines: one for a change, at most every five seconds."""
+    said_more, said, said_s = "", "", -_LINE_EVERY_S
+    say(title, err=True)
 
-    def __init__(self, title: str, say_more: SayMore) -> None:
-        self._say_more = say_more
-        self._more = ""
-        self._last = ""
-        self._said_s = -_LINE_EVERY_S
-        say(title, err=True)
-
-    def show(self, view: NetworkView) -> None:
-        more = self._say_more()
-        if more != self._more:
-            self._more = more
+    def show(view: NetworkView) -> None:
+        nonlocal said_more, said, said_s
+        more = say_more()
+        if more != said_more:
+            said_more = more
             say(more, err=True)
         line, now_s = "; ".join([summarise_view(view), *list_troubles(view)]), time.monotonic()
-        if line == self._last or now_s - self._said_s < _LINE_EVERY_S:
-            return
-        self._last, self._said_s = line, now_s
-        say(line, err=True)
+        if line != said and now_s - said_s >= _LINE_EVERY_S:
+            said, said_s = line, now_s
+            say(line, err=True)
+
+    return show
 
 
 def summarise_view(view: NetworkView) -> str:
@@ -250,7 +240,8 @@ def summarise_view(view: NetworkView) -> str:
         low, high = min(heights), max(heights)
         goal = "" if view.blocks is None else f" of {view.blocks}"
         parts.append(f"block {low if low == high else f'{low} to {high}'}{goal}")
-    accuracy = _accuracy_of(view)
+    known = [node.snapshot.accuracy for node in view.nodes if node.snapshot is not None]
+    accuracy = next((one for one in known if one is not None), None)
     if accuracy is not None:
         parts.append(f"accuracy {100 * accuracy:.1f} %")
     return ", ".join(parts)
@@ -317,8 +308,3 @@ def _doing(found: Snapshot) -> str:
         return "mines"
     attempt = f" {found.attempt}" if found.attempt > 1 else ""
     return {"collecting": "collects", "mining": "waits", "voting": "votes"}.get(found.phase, found.phase) + attempt
-
-
-def _accuracy_of(view: NetworkView) -> float | None:
-    known = [node.snapshot.accuracy for node in view.nodes if node.snapshot is not None]
-    return next((accuracy for accuracy in known if accuracy is not None), None)

@@ -60,15 +60,9 @@ def number(query: Query, name: str) -> float | None:
 
 def what_if_settings(query: Query) -> WhatIfSettings:
     """Return the settings of the what-if page."""
-    return WhatIfSettings(
-        tradeoff=number(query, "tradeoff"),
-        budget_scale=number(query, "budget_scale"),
-        energy_budget_j=number(query, "energy_budget_j"),
-        bandwidth_hz=number(query, "bandwidth_hz"),
-        work_scale=number(query, "work_scale"),
-        client=whole(query, "client"),
-        gain_db=number(query, "gain_db"),
-    )
+    names = WhatIfSettings.__struct_fields__
+    given = {name: whole(query, name) if name == "client" else number(query, name) for name in names}
+    return msgspec.convert(given, WhatIfSettings)
 
 
 JSON = "application/json"
@@ -77,7 +71,7 @@ _NUM_QUICK = 2  # concurrent requests: more would only cost memory
 _NUM_SLOW = 4
 _MAX_WAITING = 128  # queued requests
 _LEAST_COMPRESSED = 8192  # bytes
-_STATUS_OF: Mapping[type[BdflError], HTTPStatus] = {
+_STATUS_OF: Mapping[type[Exception], HTTPStatus] = {
     NotHere: HTTPStatus.NOT_FOUND,
     BadRequest: HTTPStatus.BAD_REQUEST,
     Busy: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -264,20 +258,13 @@ def _packing(is_packed: bool) -> dict[str, str]:
 # Errors: one line, as JSON
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """Body of an error response."""
-
-    error: str
-
-
-def status_for(error: BdflError) -> HTTPStatus:
+def status_for(error: Exception) -> HTTPStatus:
     """Return the HTTP status of an error."""
     return _STATUS_OF.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    status = status_for(error) if isinstance(error, BdflError) else HTTPStatus.INTERNAL_SERVER_ERROR
-    return _refusal(status, one_line(error))
+    return _refusal(status_for(error), one_line(error))
 
 
 async def _refuse_unknown(request: Request, error: Exception) -> Response:
@@ -290,4 +277,4 @@ async def _refuse_failure(request: Request, error: Exception) -> Response:
 
 
 def _refusal(status: int, why: str) -> Response:
-    return Response(msgspec.json.encode(Refusal(why)) + b"\n", status, media_type=JSON)
+    return Response(msgspec.json.encode({"error": why}) + b"\n", status, media_type=JSON)

@@ -3,8 +3,7 @@
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import numpy as np
 from bdfl.encoding import encode
 from bdfl.errors import one_line
 from bdfl.explorer import NotHere
-from bdfl.explorer.block_page import list_rows, show_block, show_row
+from bdfl.explorer.block_page import list_rows, show_block, show_row, show_schedule
 from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, find_block, find_forgery
-from bdfl.explorer.columns import Columns, summarise
+from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
     AccessPointRow,
@@ -33,13 +32,14 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
 from bdfl.explorer.node_status import StatusPoller
-from bdfl.explorer.pages import ChainRounds, RoundView, show_member
+from bdfl.explorer.pages import MemberCounts, RoundView, show_member
 from bdfl.explorer.worker_client import FindMining
-from bdfl.ledger.block import Block, chain_id
-from bdfl.ledger.costs import NANO
-from bdfl.ledger.member_set import find_evidence, offender_of, quorum_size
+from bdfl.ledger.block import Block, Conditions, Schedule, chain_id
+from bdfl.ledger.chain_params import problem_of, read_decision
+from bdfl.ledger.costs import ATTO, MICROWATT, NANO, NOISE
+from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.store import StoreError
-from bdfl.records.learning import LearningRound
+from bdfl.records.learning import SCENARIO_FILE, LearningRound
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
 
@@ -57,7 +57,6 @@ class RunFiles:
 
     folder: Path | None = None
     scenario: Scenario | None = None
-    scenario_path: Path | None = None  # none: missing or unreadable
     planned_rounds: int | None = None
     journal: Journal | None = None
     logs: NodeLogs | None = None
@@ -66,27 +65,10 @@ class RunFiles:
     is_worked_on: Callable[[], bool] = lambda: False  # true if a process writes to the chain
     problem: str | None = None  # with the files beside the chain
 
-
-class MemberCounts:
-    """Counts of votes and reports by member, and the heights of proven offences."""
-
-    def __init__(self) -> None:
-        self.votes: Counter[int] = Counter()  # in the certificate of a block, stored or in the next block
-        self._voters: frozenset[int] = frozenset()  # in the certificate of the last block
-        self.reports: Counter[int] = Counter()
-        self.offences: dict[int, list[int]] = {}  # heights
-
-    def take(self, found: Found) -> None:
-        block = found.block
-        if block is None:
-            self._voters = frozenset()
-            return
-        later = {signed.vote.voter for signed in block.body.parent_certificate} - self._voters
-        self._voters = frozenset(signed.vote.voter for signed in found.certificate)
-        self.votes.update([*later, *self._voters])
-        self.reports.update(signed.report.client for signed in block.body.reports)
-        for evidence in find_evidence(block.body.entries):
-            self.offences.setdefault(offender_of(evidence), []).append(found.height)
+    @property
+    def scenario_path(self) -> Path | None:
+        """Path of the scenario; none: missing or unreadable."""
+        return None if self.folder is None or self.scenario is None else self.folder / SCENARIO_FILE
 
 
 class ChainRun:
@@ -103,7 +85,6 @@ class ChainRun:
         self.lock = threading.RLock()
         self.columns = Columns(len(self.genesis.members))
         self.follower = Follower(self.genesis)
-        self._rounds = ChainRounds(self.genesis, self.follower, self.columns, self.find)
         self._problems: dict[int, str] = {}
         self.gone: str | None = None  # why it cannot be read any more
         self.is_live = False
@@ -188,7 +169,7 @@ class ChainRun:
         last = self.source.height()
         if journal is not None:
             journal.refresh()
-            if self.is_live and journal.is_begun and journal.problem is None:
+            if self.is_live and journal.header is not None and journal.problem is None:
                 last = min(last, journal.num_rounds)  # a round counts once its journal line is written
         while self.follower.height < last:
             if time.monotonic() > until_s:
@@ -403,16 +384,9 @@ class ChainRun:
         with self.lock:
             if not 0 <= number < self.num_members:
                 raise NotHere(f"client {number}: no member of the chain, 0 to {self.num_members - 1} expected")
-            return show_member(
-                self.clients()[number],
-                self.follower.member_set.members[number].limits,
-                self.columns,
-                find=self.find,
-                num_votes=self.tallies.votes[number],
-                num_reports=self.tallies.reports[number],
-                convicted_in=self.tallies.offences.get(number, []),
-                is_mean=self.genesis.law.rule == "mean",
-            )
+            limits = self.follower.member_set.members[number].limits
+            is_mean = self.genesis.law.rule == "mean"
+            return show_member(self.clients()[number], limits, self.columns, self.tallies, self.find, is_mean=is_mean)
 
     # Rounds
 
@@ -424,9 +398,76 @@ class ChainRun:
         return max(self.height, 1) if is_over else self.height + 1
 
     def view_round(self, round: int) -> RoundView:
+        """Return the state of a round from 1 to the one after the newest block; raise `NotHere`."""
         with self.lock:
-            return self._rounds.view(round)
+            schedule, conditions, block = self._read_round(round)
+            members = self.follower.member_set.members
+        gain = [float("nan")] * len(members)
+        for client, found in conditions.items():
+            if client < len(members):
+                gain[client] = found.gain_atto / ATTO
+        power_w = [member.limits.power_uw / MICROWATT for member in members]
+        shown = show_schedule(schedule)
+        for client in schedule.selected:
+            if client < min(len(members), len(shown.power_w)):
+                power_w[client] = shown.power_w[client]
+        updates = () if block is None else block.body.updates
+        physics = self.genesis.physics
+        return RoundView(
+            round=round,
+            gain=gain,
+            power_w=power_w,
+            cpu_hz=shown.cpu_hz,
+            mining_hz=shown.mining_hz,
+            reachable=frozenset(client for client, found in conditions.items() if found.is_reachable),
+            selected=frozenset(schedule.selected),
+            delivered=frozenset(one.update.client for one in updates if not one.update.is_declined),
+            winner=None if block is None else block.header.proposer,
+            bandwidth_hz=float(physics.bandwidth_hz),
+            noise_w_per_hz=physics.noise / NOISE,
+        )
 
     def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
+        """Return a round's problem and the decision on the chain; raise `NotHere`."""
         with self.lock:
-            return self._rounds.problem(round)
+            schedule, conditions, _ = self._read_round(round)
+            is_next = round > self.height
+            problem = self.follower.next_problem() if is_next else self._past_problem(round, schedule, conditions)
+        if problem is None:
+            raise NotHere(f"round {round}: its problem cannot be worked out from this chain")
+        return problem, read_decision(schedule)
+
+    def _read_round(self, round: int) -> tuple[Schedule, Mapping[int, Conditions], Block | None]:
+        """Return the schedule of a round, the clients' reported conditions, and its block if it has one."""
+        if not 1 <= round <= self.height + 1:
+            raise NotHere(f"round {round}: 1 to {self.height + 1} expected")
+        if round == self.height + 1:
+            return self.follower.schedule, self.follower.conditions, None
+        block = self.find(round).block
+        if block is None:
+            raise NotHere(f"round {round}: its block cannot be read")
+        if round == 1:
+            return block.body.schedule, dict(enumerate(one.conditions for one in self.genesis.members)), block
+        before = self.find(round - 1).block
+        if before is None:
+            raise NotHere(f"round {round}: the block before it cannot be read")
+        reports = {signed.report.client: signed.report.conditions for signed in before.body.reports}
+        return block.body.schedule, reports, block
+
+    def _past_problem(
+        self, round: int, schedule: Schedule, conditions: Mapping[int, Conditions]
+    ) -> RoundProblem | None:
+        """Return the problem of a past round: candidates from the columns, queues from the block before."""
+        num = len(schedule.mining_hz)
+        base = self.follower.base(num)
+        before = None if round == 1 else self.find(round - 1).block
+        queue_nano = (0,) * num if before is None else before.body.queue_nano[:num]
+        if base is None or len(queue_nano) != num:
+            return None
+        states = self.columns["client_state"][round - 1]
+        candidates = {
+            client: found
+            for client, found in sorted(conditions.items())
+            if client < num and states[client] not in (RESTING, OUTSIDE, UNKNOWN)
+        }
+        return problem_of(base, round, queue_nano, candidates)

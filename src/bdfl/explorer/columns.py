@@ -250,18 +250,20 @@ def read_series(columns: Columns, first: int, last: int, points: int) -> SeriesD
         loss=rounded(window.latest(window.values("loss")), _DIGITS),
         num_updates=means("num_updates"),
         num_selected=means("num_selected"),
-        proposer=_proposers(window.values("proposer")) if is_single else [None] * len(window.rounds),
+        proposer=[None if one == NOBODY else one for one in window.values("proposer").tolist()]
+        if is_single
+        else [None] * len(window.rounds),
         attempt=counts(np.maximum, "attempt"),
         is_empty=counts(np.add, "is_empty"),
         flags=counts(np.bitwise_or, "flags"),
-        digest=_digests(window.values("digest")) if is_single else None,
+        digest=[one.decode("ascii") or None for one in window.values("digest").tolist()] if is_single else None,
         mean_queue=means("mean_queue"),
         objective=means("objective"),
         clients=ClientColumns(
             energy_share=encode_rows(window.means(energy_shares(window)), _CLIENT_DIGITS),
             queue=encode_rows(window.ends(window.values("client_queue")), _CLIENT_DIGITS),
             count=encode_rows(window.ends(window.values("client_count"))),
-            state=_states(window.values("client_state")) if is_single else None,
+            state=[row.tobytes().decode("ascii") for row in window.values("client_state")] if is_single else None,
         ),
     )
 
@@ -370,15 +372,3 @@ def _round(values: Values, digits: int) -> NDArray[np.float64]:
         places = np.where(np.isfinite(places), np.clip(places, -300, 300), 0.0)
         up, down = 10.0 ** np.maximum(places, 0.0), 10.0 ** np.maximum(-places, 0.0)
         return np.where(wide == 0, 0.0, np.rint(wide / down * up) / up * down)
-
-
-def _proposers(values: Values) -> list[int | None]:
-    return [None if value == NOBODY else value for value in values.tolist()]
-
-
-def _digests(values: Values) -> list[str | None]:
-    return [value.decode("ascii") or None for value in values.tolist()]
-
-
-def _states(values: Values) -> list[str]:
-    return [row.tobytes().decode("ascii") for row in values]

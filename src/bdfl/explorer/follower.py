@@ -33,7 +33,7 @@ from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, find_evi
 from bdfl.ledger.schedule import find_candidates, settle_conditions, settle_misses
 from bdfl.node.log import LOG_FILE
 from bdfl.records.files import ROUNDS_FILE, RoundTimes, former_rounds
-from bdfl.records.learning import JournalHeader, LearningRound, best_round, or_nan
+from bdfl.records.learning import JournalHeader, LearningRound, or_nan
 from bdfl.scheduling.checker import Outcome, evaluate
 from bdfl.scheduling.problem import RoundProblem
 from bdfl.storage import open_regular
@@ -266,17 +266,16 @@ class Learning:
     def __init__(self) -> None:
         self._known: list[tuple[float | None, float | None]] = []  # accuracy and loss by round
         self._num_told = 0
-        self.best: tuple[int, float, float] | None = None  # round, accuracy, loss
+        self.best: tuple[int, float] | None = None  # round and accuracy, see `best_round`
 
     def note(self, round: int, accuracy: float | None, loss: float | None) -> None:
         while len(self._known) < round:
             self._known.append((None, None))
         self._known[round - 1] = accuracy, loss
         self._num_told = min(self._num_told, round - 1)
-        first = [self.best[1], accuracy] if self.best else [accuracy]
-        losses = [self.best[2], loss] if self.best else [loss]
-        if best_round(first, losses) == len(first) and accuracy is not None and loss is not None:
-            self.best = round, accuracy, loss
+        highest = -np.inf if self.best is None else self.best[1]
+        if accuracy is not None and loss is not None and np.isfinite(loss) and accuracy > highest:
+            self.best = round, accuracy
 
     def forget(self) -> None:
         self._known.clear()
@@ -305,10 +304,6 @@ class Journal:
     @property
     def num_rounds(self) -> int:
         return len(self._places)
-
-    @property
-    def is_begun(self) -> bool:
-        return self.header is not None
 
     def refresh(self) -> None:
         is_new, lines = self._tail.read()
@@ -393,22 +388,16 @@ class MeasuredTimes:
         for tail in self._tails:
             self._take(tail.read()[1])
         for round in [one for one in self._waiting if one <= columns.num_rows]:
-            times = self._waiting.pop(round)
+            times, place = self._waiting.pop(round), round - 1
             self._told.add(round)
-            _measure(columns, round - 1, times)
+            # the exchange is split into training and upload as modelled for the slowest client
+            training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
+            share = training_s / (training_s + upload_s) if training_s + upload_s > 0 else 1.0
+            exchange_s, mining_s, voting_s = times.exchange_ns / NANO, times.mining_ns / NANO, times.voting_ns / NANO
+            columns.measure(place, share * exchange_s, (1.0 - share) * exchange_s, mining_s, voting_s)
 
     def _take(self, lines: Sequence[tuple[int, bytes]]) -> None:
         for _, line in lines:
             times = _decode(_TIMES, line)
             if times is not None and times.is_whole and times.round >= 1 and times.round not in self._told:
                 self._waiting.setdefault(times.round, times)
-
-
-def _measure(columns: Columns, place: int, times: RoundTimes) -> None:
-    """Write measured times; the exchange is split into training and upload as modelled for the slowest client."""
-    exchange_s = times.exchange_ns / NANO
-    training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
-    share = training_s / (training_s + upload_s) if training_s + upload_s > 0 else 1.0
-    columns.measure(
-        place, share * exchange_s, (1.0 - share) * exchange_s, times.mining_ns / NANO, times.voting_ns / NANO
-    )

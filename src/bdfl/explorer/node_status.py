@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bdfl.explorer.documents import AccessPointStatus, NodeStatus, Status
-from bdfl.node.status import NodeView, ServiceState, Snapshot, query_status, read_status
+from bdfl.node.status import ServiceState, Snapshot, query_status, read_status
 
 _EVERY_S = 1.0
 _PATIENCE_S = 0.5
@@ -28,10 +28,6 @@ class StatusPoller:
             self._asked_s = time.monotonic()
         return self._status
 
-    @property
-    def is_anybody_online(self) -> bool:
-        return any(node.is_online for node in self.status().nodes)
-
 
 def poll_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> StatusPoller:
     """Return a watcher of the processes that work in these folders."""
@@ -41,7 +37,10 @@ def poll_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Status
             views = list(pool.map(lambda folder: read_status(folder, _PATIENCE_S), nodes))
         points = [read_status(folder, _PATIENCE_S) for folder in access_points]
         return _conclude(
-            [_describe(number, view) for number, view in enumerate(views)],
+            [
+                _offline(number, view.state, view.reason) if view.snapshot is None else _of_snapshot(view.snapshot)
+                for number, view in enumerate(views)
+            ],
             [AccessPointStatus(name=Path(view.folder).name, is_online=view.is_up) for view in points],
         )
 
@@ -73,11 +72,6 @@ def _conclude(nodes: list[NodeStatus], access_points: list[AccessPointStatus]) -
         phase=phases[0] if phases else None,
         round=height + 1 if heights else 0,
     )
-
-
-def _describe(number: int, view: NodeView) -> NodeStatus:
-    snapshot = view.snapshot
-    return _offline(number, view.state, view.reason) if snapshot is None else _of_snapshot(snapshot)
 
 
 def _of_snapshot(snapshot: Snapshot) -> NodeStatus:

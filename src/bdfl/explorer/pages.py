@@ -1,5 +1,6 @@
-"""Pages of a client, the network map, two runs compared and a model; the rounds of a chain that pages show."""
+"""Pages of a client, the network map, two runs compared and a model."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,16 +12,12 @@ from numpy.typing import NDArray
 
 from bdfl.audit.export import to_plain
 from bdfl.audit.lineage import describe_offence, sample_weights
-from bdfl.explorer import NotHere
-from bdfl.explorer.block_page import show_schedule, to_db
+from bdfl.explorer.block_page import to_db
 from bdfl.explorer.block_source import Found
 from bdfl.explorer.columns import (
     DECLINED,
     DELIVERED,
     MISSED,
-    OUTSIDE,
-    RESTING,
-    UNKNOWN,
     Columns,
     Values,
     Window,
@@ -45,15 +42,12 @@ from bdfl.explorer.documents import (
     PairedDifference,
     Status,
 )
-from bdfl.explorer.follower import Follower
 from bdfl.explorer.worker_client import Positions
-from bdfl.ledger.block import Block, Conditions, Genesis, Limits, Schedule
-from bdfl.ledger.chain_params import problem_of, read_decision
-from bdfl.ledger.costs import ATTO, CAPACITANCE, MICROWATT, NOISE
+from bdfl.ledger.block import Block, Limits
+from bdfl.ledger.costs import CAPACITANCE, MICROWATT
 from bdfl.ledger.member_set import find_evidence, offender_of
 from bdfl.radio import signal_to_noise, uplink_rate
 from bdfl.scenario.schema_learning import MICRO
-from bdfl.scheduling.problem import Decision, RoundProblem
 
 # Page of a client: its rounds, mined blocks, contributions and offences.
 
@@ -61,6 +55,28 @@ _CLIENT_POINTS = 2000
 _MAX_CONTRIBUTIONS = 100
 _MAX_MINED = 1000
 _MAX_OFFENCES = 50
+
+
+class MemberCounts:
+    """Counts of votes and reports by member, and the heights of proven offences."""
+
+    def __init__(self) -> None:
+        self.votes: Counter[int] = Counter()  # in the certificate of a block, stored or in the next block
+        self._voters: frozenset[int] = frozenset()  # in the certificate of the last block
+        self.reports: Counter[int] = Counter()
+        self.offences: dict[int, list[int]] = {}  # heights
+
+    def take(self, found: Found) -> None:
+        block = found.block
+        if block is None:
+            self._voters = frozenset()
+            return
+        later = {signed.vote.voter for signed in block.body.parent_certificate} - self._voters
+        self._voters = frozenset(signed.vote.voter for signed in found.certificate)
+        self.votes.update([*later, *self._voters])
+        self.reports.update(signed.report.client for signed in block.body.reports)
+        for evidence in find_evidence(block.body.entries):
+            self.offences.setdefault(offender_of(evidence), []).append(found.height)
 
 
 def show_client(client: ClientRow, columns: Columns) -> ClientDocument:
@@ -86,11 +102,9 @@ def show_member(
     client: ClientRow,
     limits: Limits,
     columns: Columns,
-    *,
+    counts: MemberCounts,
     find: Callable[[int], Found],
-    num_votes: int,
-    num_reports: int,
-    convicted_in: Sequence[int],
+    *,
     is_mean: bool,
 ) -> ClientDocument:
     """Return what columns and chain say of a client.
@@ -99,6 +113,7 @@ def show_member(
     """
     number = client.client
     given = _heights(columns, number, DELIVERED)
+    convicted_in = counts.offences.get(number, [])[-_MAX_OFFENCES:]
 
     def weigh(block: Block | None) -> float | None:
         return sample_weights(block).get(number) if is_mean and block is not None else None
@@ -117,9 +132,9 @@ def show_member(
             ContributionRow(height=height, weight=weigh(find(height).block), update_norm=None)
             for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
         ],
-        num_votes=num_votes,
-        num_reports=num_reports,
-        offences=[offence for height in convicted_in[-_MAX_OFFENCES:] for offence in _offences(number, find(height))],
+        num_votes=counts.votes[number],
+        num_reports=counts.reports[number],
+        offences=[offence for height in convicted_in for offence in _offences(number, find(height))],
     )
 
 
@@ -188,6 +203,11 @@ def draw_map(
     online = {} if status is None else {node.number: node.is_online for node in status.nodes}
     points_online = [] if status is None else [point.is_online for point in status.access_points]
     num_points = len(access_points) if positions is None else max(len(access_points), len(positions.access_point_m))
+    num_placed = 0 if positions is None else len(positions.position_m)
+
+    def name_node(node: int) -> str:
+        return f"c{node}" if node < num_placed else f"a{node - num_placed}"
+
     return NetworkDocument(
         round=view.round,
         has_positions=positions is not None,
@@ -201,7 +221,7 @@ def draw_map(
             for number in range(num_points)
         ],
         clients=[_place(one, view, positions, online) for one in clients if view.is_there(one)],
-        links=[] if positions is None else [_link(pair, len(positions.position_m)) for pair in positions.links],
+        links=[] if positions is None else [Link(a=name_node(a), b=name_node(b)) for a, b in positions.links],
         why=why,
     )
 
@@ -241,11 +261,6 @@ def _of(values: Sequence[float], number: int) -> float:
 
 def _at(positions: Sequence[tuple[float, float]], number: int, axis: int) -> float | None:
     return round(positions[number][axis], 2) if number < len(positions) else None
-
-
-def _link(pair: tuple[int, int], num_clients: int) -> Link:
-    a, b = (f"c{node}" if node < num_clients else f"a{node - num_clients}" for node in pair)
-    return Link(a=a, b=b)
 
 
 # Comparison of runs: summaries, curves, and paired differences over common rounds.
@@ -309,86 +324,3 @@ def add_accuracies(page: ModelDocument, accuracy_of: Callable[[int], float | Non
         parents=[replace(one, accuracy=accuracy_of(one.height)) for one in page.parents],
         compare=page.compare and replace(page.compare, accuracy=accuracy_of(page.compare.other)),
     )
-
-
-class ChainRounds:
-    """Reader of the rounds that a follower has passed, and of the next one."""
-
-    def __init__(self, genesis: Genesis, follower: Follower, columns: Columns, find: Callable[[int], Found]) -> None:
-        """`find` reads a block; `columns` have the rounds so far."""
-        self._genesis, self._follower, self._columns, self._find = genesis, follower, columns, find
-
-    def view(self, round: int) -> RoundView:
-        """Return the state of a round; raise `NotHere`."""
-        schedule, conditions, block = self._read(round)
-        num = self._follower.num_members
-        gain, power_w = [float("nan")] * num, [0.0] * num
-        for client, member in enumerate(self._follower.member_set.members):
-            power_w[client] = member.limits.power_uw / MICROWATT
-        for client, found in conditions.items():
-            if client < num:
-                gain[client] = found.gain_atto / ATTO
-        shown = show_schedule(schedule)
-        for client in schedule.selected:
-            if client < min(num, len(shown.power_w)):
-                power_w[client] = shown.power_w[client]
-        updates = () if block is None else block.body.updates
-        physics = self._genesis.physics
-        return RoundView(
-            round=round,
-            gain=gain,
-            power_w=power_w,
-            cpu_hz=shown.cpu_hz,
-            mining_hz=shown.mining_hz,
-            reachable=frozenset(client for client, found in conditions.items() if found.is_reachable),
-            selected=frozenset(schedule.selected),
-            delivered=frozenset(one.update.client for one in updates if not one.update.is_declined),
-            winner=None if block is None else block.header.proposer,
-            bandwidth_hz=float(physics.bandwidth_hz),
-            noise_w_per_hz=physics.noise / NOISE,
-        )
-
-    def problem(self, round: int) -> tuple[RoundProblem, Decision | None]:
-        """Return a round's problem and the decision on the chain; raise `NotHere`."""
-        schedule, conditions, _ = self._read(round)
-        is_next = round > self._columns.num_rows
-        problem = self._follower.next_problem() if is_next else self._past_problem(round, schedule, conditions)
-        if problem is None:
-            raise NotHere(f"round {round}: its problem cannot be worked out from this chain")
-        return problem, read_decision(schedule)
-
-    def _read(self, round: int) -> tuple[Schedule, Mapping[int, Conditions], Block | None]:
-        """Return the schedule of a round, the clients' reported conditions, and its block if it has one."""
-        height = self._columns.num_rows
-        if not 1 <= round <= height + 1:
-            raise NotHere(f"round {round}: 1 to {height + 1} expected")
-        if round == height + 1:
-            return self._follower.schedule, self._follower.conditions, None
-        block = self._find(round).block
-        if block is None:
-            raise NotHere(f"round {round}: its block cannot be read")
-        if round == 1:
-            return block.body.schedule, dict(enumerate(one.conditions for one in self._genesis.members)), block
-        before = self._find(round - 1).block
-        if before is None:
-            raise NotHere(f"round {round}: the block before it cannot be read")
-        reports = {signed.report.client: signed.report.conditions for signed in before.body.reports}
-        return block.body.schedule, reports, block
-
-    def _past_problem(
-        self, round: int, schedule: Schedule, conditions: Mapping[int, Conditions]
-    ) -> RoundProblem | None:
-        """Return the problem of a past round: candidates from the columns, queues from the block before."""
-        num = len(schedule.mining_hz)
-        base = self._follower.base(num)
-        before = None if round == 1 else self._find(round - 1).block
-        queue_nano = (0,) * num if before is None else before.body.queue_nano[:num]
-        if base is None or len(queue_nano) != num:
-            return None
-        states = self._columns["client_state"][round - 1]
-        candidates = {
-            client: found
-            for client, found in sorted(conditions.items())
-            if client < num and states[client] not in (RESTING, OUTSIDE, UNKNOWN)
-        }
-        return problem_of(base, round, queue_nano, candidates)

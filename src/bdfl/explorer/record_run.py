@@ -45,6 +45,14 @@ _DECIDED = ("client_cpu_hz", "client_mining_hz", "client_power_w")
 _READING_S = 120.0
 
 
+def read_scenario(path: Path, *, shown_as: str) -> tuple[Scenario | None, str | None]:
+    """Return the scenario of a run, or the reason why it cannot be read, with `shown_as` in place of its path."""
+    try:
+        return load_foreign_scenario(path), None
+    except (BdflError, OSError) as error:
+        return None, one_line(error).replace(str(path), shown_as)
+
+
 class RecordRun:
     """The records in a folder, which do not change."""
 
@@ -62,14 +70,9 @@ class RecordRun:
         arrays = {name: np.load(into / f"{name}.npy", mmap_mode="r") for name in (*PER_ROUND, *PER_CLIENT, *_DECIDED)}
         self._arrays: dict[str, Values] = arrays
         self.columns = Columns.of({name: arrays[name] for name in (*PER_ROUND, *PER_CLIENT)})
-        self.scenario_path: Path | None = path / SCENARIO_FILE
-        self._scenario: Scenario | None = None
-        self._problems: list[Problem] = []
-        try:
-            self._scenario = load_foreign_scenario(path / SCENARIO_FILE)
-        except (BdflError, OSError) as error:
-            self.scenario_path = None
-            self._problems = [Problem(height=0, what=one_line(error).replace(str(path), path.name))]
+        self._scenario, problem = read_scenario(path / SCENARIO_FILE, shown_as=f"{path.name}/{SCENARIO_FILE}")
+        self.scenario_path = None if self._scenario is None else path / SCENARIO_FILE
+        self._problems = [] if problem is None else [Problem(height=0, what=problem)]
         self.name = self._found.scenario or path.name
         self._summary = summarise(self.columns, self.clients(), self._best_round())
         self.release()

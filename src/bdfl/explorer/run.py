@@ -10,15 +10,13 @@ from bdfl.explorer.block_source import NetworkSource, NodeSource, StoreSource
 from bdfl.explorer.chain_run import ChainRun, RunFiles
 from bdfl.explorer.follower import Journal, MeasuredTimes, NodeLogs
 from bdfl.explorer.node_status import poll_folders, poll_node
-from bdfl.explorer.record_run import RecordRun
+from bdfl.explorer.record_run import RecordRun, read_scenario
 from bdfl.explorer.worker_client import WorkerClient
 from bdfl.ledger.blob_store import LOCK_FILE as CHAIN_LOCK
 from bdfl.ledger.sqlite_store import DATABASE_FILE
 from bdfl.localnet.processes import NETWORK_FILE, access_point_folder, node_folder, read_network
 from bdfl.node.run_file import is_locked
 from bdfl.records.learning import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
-from bdfl.scenario import Scenario
-from bdfl.scenario.files import load_foreign_scenario
 from bdfl.storage import is_lock_held
 
 RECORD_FILE = "rounds.parquet"
@@ -36,7 +34,7 @@ def open_path(path: Path, worker: WorkerClient) -> Run:
         if (path / NETWORK_FILE).is_file():
             return _open_network(path)
         if (path / DATABASE_FILE).is_file():
-            return _open_chain(path)
+            return ChainRun("chain", StoreSource(path), RunFiles(is_worked_on=lambda: is_lock_held(path / CHAIN_LOCK)))
         if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
             is_run = (path / SCENARIO_FILE).is_file()
             return _open_run(path) if is_run else _open_node_folder(path)
@@ -56,26 +54,21 @@ def open_node(address: str) -> ChainRun:
     except BdflError as error:
         raise CannotOpen(one_line(error)) from None
     watcher = poll_node(address)
-    around = RunFiles(watcher=watcher, is_worked_on=lambda: watcher.is_anybody_online)
+    around = RunFiles(watcher=watcher, is_worked_on=lambda: any(one.is_online for one in watcher.status().nodes))
     return ChainRun("node", source, around)
 
 
 def _open_run(path: Path) -> ChainRun:
-    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    scenario, problem = read_scenario(path / SCENARIO_FILE, shown_as=SCENARIO_FILE)
     around = RunFiles(
         folder=path,
         scenario=scenario,
-        scenario_path=None if scenario is None else path / SCENARIO_FILE,
         planned_rounds=None if scenario is None else scenario.rounds,
         journal=Journal(path / JOURNAL_FILE),
         is_worked_on=lambda: is_locked(path) or _is_fresh(path),
         problem=problem,
     )
     return ChainRun("run", StoreSource(path / CHAIN_FOLDER), around)
-
-
-def _open_chain(path: Path) -> ChainRun:
-    return ChainRun("chain", StoreSource(path), RunFiles(is_worked_on=lambda: _is_written(path)))
 
 
 def _open_node_folder(path: Path) -> ChainRun:
@@ -94,11 +87,10 @@ def _open_network(path: Path) -> ChainRun:
     network = read_network(path)
     nodes = [node_folder(path, number) for number in range(network.num_nodes)]
     points = [access_point_folder(path, number) for number in range(network.num_access_points)]
-    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    scenario, problem = read_scenario(path / SCENARIO_FILE, shown_as=SCENARIO_FILE)
     around = RunFiles(
         folder=path,
         scenario=scenario,
-        scenario_path=None if scenario is None else path / SCENARIO_FILE,
         planned_rounds=network.blocks,
         logs=NodeLogs(nodes),
         times=MeasuredTimes(nodes),
@@ -109,14 +101,6 @@ def _open_network(path: Path) -> ChainRun:
     return ChainRun("network", NetworkSource([node / CHAIN_FOLDER for node in nodes]), around)
 
 
-def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
-    """Return the scenario beside a chain, or the reason why it cannot be read."""
-    try:
-        return load_foreign_scenario(path), None
-    except (BdflError, OSError) as error:
-        return None, one_line(error).replace(str(path), path.name)
-
-
 def _is_fresh(path: Path) -> bool:
     """Return whether an unfinished run was written to recently."""
     try:
@@ -124,7 +108,3 @@ def _is_fresh(path: Path) -> bool:
     except OSError:
         return False
     return age_s < _FRESH_S and not (path / FINAL_MODEL).exists()
-
-
-def _is_written(path: Path) -> bool:
-    return is_lock_held(path / CHAIN_LOCK)

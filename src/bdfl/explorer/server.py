@@ -59,16 +59,13 @@ class RequestFilter:
             await send({"type": "websocket.close"})
             return
         names = [value for name, value in scope["headers"] if name == b"host"]
-        if not self._is_own(names):
+        if len(names) != 1 or not is_own_name(names[0].decode("latin-1").lower(), self._host, self._port):
             await _refuse(_secured(send), HTTPStatus.FORBIDDEN, "Host: a name of this machine expected")
         elif scope["method"] not in _METHODS:
             allow = ((b"allow", ", ".join(_METHODS).encode()),)
             await _refuse(_secured(send), HTTPStatus.METHOD_NOT_ALLOWED, "GET expected", allow)
         else:
             await self._application(scope, receive, _secured(send))
-
-    def _is_own(self, names: list[bytes]) -> bool:
-        return len(names) == 1 and is_own_name(names[0].decode("latin-1").lower(), self._host, self._port)
 
 
 def _secured(send: Send) -> Send:

@@ -115,20 +115,10 @@ def _decide(name: str, problem: RoundProblem, make: Callable[[], Decision]) -> t
     slowest = int(np.argmax(outcome.training_s + outcome.upload_s))
     return SolvedDecision(
         scheduler=name,
-        status=found.status.value,
-        selected=found.selected,
-        delay_s=found.delay_s,
         training_s=float(outcome.training_s[slowest]),
         upload_s=float(outcome.upload_s[slowest]),
-        mining_s=found.mining_s,
-        objective=found.objective,
-        gap=found.gap,
-        energy_j=found.energy_j,
-        cpu_hz=found.cpu_hz,
-        mining_hz=found.mining_hz,
-        power_w=found.power_w,
         seconds=seconds,
-        reason=found.reason,
+        **msgspec.structs.asdict(found),
     ), decision
 
 

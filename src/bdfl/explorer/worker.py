@@ -57,7 +57,7 @@ from bdfl.explorer.worker_client import (
 )
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import Store
-from bdfl.ledger.verify import BlockVerdict, Failure, Verification, verify_chain
+from bdfl.ledger.verify import BlockVerdict, Verification, verify_chain
 from bdfl.processes import serve_requests
 from bdfl.records.files import known_height
 from bdfl.scenario import Scenario
@@ -280,6 +280,7 @@ class _ChainVerification:
 
     def document(self) -> VerifyDocument:
         verdict, ended_s = self._verdict, self._ended_s
+        failure = None if verdict is None else verdict.failure
         seconds = (time.monotonic() if ended_s is None else ended_s) - self._begun_s
         if ended_s is not None and verdict is None:
             return VerifyDocument(state="failed", seconds=seconds, why=self._why)
@@ -288,13 +289,17 @@ class _ChainVerification:
             is_valid=None if verdict is None else verdict.is_valid,
             height=self._height,
             num_signatures=0 if verdict is None else verdict.num_signatures,
-            failure=None if verdict is None or verdict.failure is None else self._describe(verdict.failure),
+            failure=None
+            if failure is None
+            else VerifyFailure(
+                height=failure.block,
+                rule=failure.rule,
+                what=failure.message.replace(str(self.path), self.path.name),
+                expected=failure.expected,
+                found=failure.found.replace(str(self.path), self.path.name),
+            ),
             seconds=seconds,
         )
-
-    def _describe(self, failure: Failure) -> VerifyFailure:
-        what, found = (text.replace(str(self.path), self.path.name) for text in (failure.message, failure.found))
-        return VerifyFailure(height=failure.block, rule=failure.rule, what=what, expected=failure.expected, found=found)
 
 
 class _FrontierSearch:

@@ -77,8 +77,8 @@ class ClientTotals:
     queue: PerClient  # after the last round
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Distribution of a quantity over clients."""
+class Spread(msgspec.Struct, frozen=True):
+    """Distribution of a quantity over clients: its mean, and its `QUANTILES`."""
 
     quantity: str  # a field of `ClientTotals`
     mean: float
@@ -109,7 +109,7 @@ class AggregateCollector:
         self._rate = participation_rate
         self._rows: list[AggregateRound] = []
         self._delivered: NDArray[np.int64] = np.zeros(num_clients, dtype=np.int64)
-        self._training_j, self._upload_j, self._mining_j = (np.zeros(num_clients) for _ in range(3))
+        self._spent_j = {name: np.zeros(num_clients) for name in ("training_j", "upload_j", "mining_j")}
         self._peak = np.zeros(num_clients)
         self._queue: PerClient = np.zeros(num_clients)
 
@@ -119,9 +119,8 @@ class AggregateCollector:
         use = np.divide(record.energy_j, record.energy_budget_j, out=np.zeros(len(self._rate)), where=has_budget)
         num_with_budget = int(np.count_nonzero(has_budget))
         self._delivered += record.delivered
-        self._training_j += record.training_j
-        self._upload_j += record.upload_j
-        self._mining_j += record.mining_j
+        for name, spent_j in self._spent_j.items():
+            spent_j += getattr(record, name)
         np.maximum(self._peak, use, out=self._peak)
         self._queue = record.next_queue
         num_selected = int(np.count_nonzero(record.selected))
@@ -132,9 +131,7 @@ class AggregateCollector:
             "winner": known_client(record.winner),
             "mean_cpu_hz": float(np.mean(record.cpu_hz[record.selected])) if num_selected else float("nan"),
             "total_mining_hz": float(np.sum(record.mining_hz)),
-            "training_j": float(np.sum(record.training_j)),
-            "upload_j": float(np.sum(record.upload_j)),
-            "mining_j": float(np.sum(record.mining_j)),
+            **{name: float(np.sum(getattr(record, name))) for name in self._spent_j},
             "num_with_budget": num_with_budget,
             "mean_energy_use": float(np.sum(use)) / num_with_budget if num_with_budget else float("nan"),
             "highest_energy_use": float(np.max(use)),
@@ -155,9 +152,7 @@ class AggregateCollector:
         return ClientTotals(
             participation_rate=self._rate,
             participation=self._delivered / len(self._rows),
-            training_j=self._training_j.copy(),
-            upload_j=self._upload_j.copy(),
-            mining_j=self._mining_j.copy(),
+            **{name: spent_j.copy() for name, spent_j in self._spent_j.items()},
             peak_energy_use=self._peak.copy(),
             queue=self._queue,
         )
@@ -183,22 +178,10 @@ def summarise_aggregate(record: AggregateRecord) -> RunSummary:
 
 def spread_clients(totals: ClientTotals) -> list[Spread]:
     """Return the distribution over clients of every field of `ClientTotals`."""
-    found = []
-    for quantity in ClientTotals.__dataclass_fields__:
-        values: PerClient = getattr(totals, quantity)
-        least, low, median, high, most = (float(value) for value in np.quantile(values, QUANTILES))
-        found.append(
-            Spread(
-                quantity=quantity,
-                mean=float(np.mean(values)),
-                least=least,
-                five_percent=low,
-                median=median,
-                ninety_five_percent=high,
-                most=most,
-            )
-        )
-    return found
+    return [
+        Spread(quantity, float(np.mean(values)), *np.quantile(values, QUANTILES).tolist())
+        for quantity, values in vars(totals).items()
+    ]
 
 
 def encode_aggregate(record: AggregateRecord) -> bytes:

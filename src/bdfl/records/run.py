@@ -178,11 +178,6 @@ class RunRecord(RunHead, Rounds[tuple[Status, ...], tuple[str | None, ...], PerR
         return mean_or_nan(spent_j[budget_j > 0] / budget_j[budget_j > 0])
 
     @property
-    def mean_iterations(self) -> float:
-        """Mean K of the rounds that took place; NaN if none did."""
-        return mean_or_nan(self.iterations[self.took_place].astype(np.float64))
-
-    @property
     def mean_gap(self) -> float:
         """Mean proven gap of the rounds that have one; NaN if none has."""
         return mean_or_nan(self.gap[np.isfinite(self.gap)])
@@ -260,7 +255,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
         worst_shortfall=record.worst_shortfall,
         mean_energy_use=record.mean_energy_use,
         mean_selected=mean_or_nan(record.num_selected[record.took_place].astype(np.float64)),
-        mean_iterations=record.mean_iterations,
+        mean_iterations=mean_or_nan(record.iterations[record.took_place].astype(np.float64)),
         mean_gap=record.mean_gap,
         final_queue_mean=float(np.mean(record.next_queue[-1])),
     )

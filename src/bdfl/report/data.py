@@ -28,7 +28,7 @@ from bdfl.report.style import (
     drawing,
     title_figure,
 )
-from bdfl.report.tables import new_table, number
+from bdfl.report.tables import count_more, new_table, number
 
 _MOST_ROWS = 40  # clients that get a row each, in order
 _MOST_NUMBERS = 16  # clients and labels whose counts are written into the cells
@@ -181,14 +181,8 @@ def tabulate_holdings(holdings: DataSummary) -> list[Table]:
 
 
 def _tabulate_data(holdings: DataSummary) -> Table:
-    table = new_table(
-        f"{holdings.data} for {holdings.scenario}: {holdings.method}, {holdings.sizes.value} sizes, "
-        f"seed {holdings.seed}",
-        ("sample", "labels", "training", "held", "test", "clients", "without data", "beta"),
-        text_columns=0,
-    )
     rates = holdings.participation_rate
-    table.add_row(
+    row = (
         "x".join(map(str, holdings.input_shape)),
         str(len(holdings.label_names)),
         str(holdings.train_samples),
@@ -198,26 +192,29 @@ def _tabulate_data(holdings: DataSummary) -> Table:
         str(np.count_nonzero(holdings.samples == 0)),
         f"{rates.min():.3f} to {rates.max():.3f}",
     )
-    return table
+    partition = f"{holdings.method}, {holdings.sizes.value} sizes, seed {holdings.seed}"
+    columns = ("sample", "labels", "training", "held", "test", "clients", "without data", "beta")
+    return new_table(f"{holdings.data} for {holdings.scenario}: {partition}", columns, [row], text_columns=0)
 
 
 def _tabulate_clients(holdings: DataSummary) -> Table:
-    labels = _label_cells(holdings)
-    table = new_table("Clients", ("client", "holds", labels[0], "apart", "beta"))
-    table.columns[2].justify = "left"
-    for client, cell in enumerate(labels[1:]):
-        table.add_row(
+    heading, *labels = _label_cells(holdings)
+    rows = (
+        (
             str(client),
             str(holdings.samples[client]),
             cell,
             number(holdings.divergence[client]),
             number(holdings.participation_rate[client]),
         )
-    notes = ["apart: distance of a client's label shares from everybody's, 0 to 2"]
-    if holdings.num_clients > _SHOWN_CLIENTS:
-        notes.append(f"{holdings.num_clients - _SHOWN_CLIENTS} more clients: --json or the CSV file")
-    table.caption = "\n".join(notes)
-    return table
+        for client, cell in enumerate(labels)
+    )
+    notes = [
+        "apart: distance of a client's label shares from everybody's, 0 to 2",
+        count_more(holdings.num_clients, _SHOWN_CLIENTS, "clients: --json or the CSV file"),
+    ]
+    columns = ("client", "holds", heading, "apart", "beta")
+    return new_table("Clients", columns, rows, words=(2,), caption="\n".join(filter(None, notes)))
 
 
 def _label_cells(holdings: DataSummary) -> list[str]:

@@ -100,7 +100,8 @@ def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
                 colour = colour_of(pair.scheduler, height)
                 if pair.paper_s is not None:
                     axes.plot(pair.paper_s, height, "D", markersize=6.5, markerfacecolor="none", color=SOFT_INK)
-                draw_interval(axes, pair.ours_s, height, colour, size=5, cap=3, line=1.8)
+                half_width = 0.0 if np.isnan(pair.ours_s.half_width) else pair.ours_s.half_width
+                axes.errorbar(pair.ours_s.mean, height, xerr=half_width, fmt="o", markersize=5, color=colour, capsize=3)
                 write_beside(axes, f"{pair.ours_s.mean:.1f} s", (pair.ours_s.mean, height), colour, (0, 10))
             axes.set_yticks(range(len(order)), [show_choice(pair.scheduler) for pair in order])
             axes.set_ylim(-0.6, len(order) - 0.3)
@@ -135,7 +136,10 @@ def draw_comparison(comparison: Comparison) -> Picture:
             curves.append(Curve("lower bound", BOUND, steady))
         _draw_lines(cumulative, curves, dashed="lower bound")
         cumulative.set(title="a  Time until the end of each round", ylabel="cumulative delay (s)")
-        note_infeasible(cumulative, sum(result.infeasible_rounds for result in results), "rounds over all runs")
+        infeasible = sum(result.infeasible_rounds for result in results)
+        if infeasible:
+            note = f"{infeasible} infeasible rounds over all runs left out"
+            cumulative.text(0.02, 0.97, note, transform=cumulative.transAxes, fontsize=7.5, color=INFEASIBLE, va="top")
         if happened:
             _draw_means(means, comparison)
             _draw_frontier(frontier, comparison)
@@ -273,19 +277,6 @@ def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
     )
     axes.margins(x=0.1, y=0.12)
     axes.legend(loc="best", handlelength=1.6)
-
-
-def note_infeasible(axes: Axes, count: int, unit: str = "rounds") -> None:
-    if count:
-        axes.text(
-            0.02,
-            0.97,
-            f"{count} infeasible {unit} left out",
-            transform=axes.transAxes,
-            fontsize=7.5,
-            color=INFEASIBLE,
-            va="top",
-        )
 
 
 _OWN_COLOUR = 2  # place in the cycle for whoever is no scheduler with a colour of its own

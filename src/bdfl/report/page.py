@@ -13,8 +13,9 @@ from bdfl.experiment.statistics import cumulative_delay, is_below_rate, is_overd
 from bdfl.experiment.training_run import Run
 from bdfl.learning.training import Outcome
 from bdfl.ledger.verify import Verification
-from bdfl.records import LearningRecord, PerRound, RunRecord
+from bdfl.records import LearningRecord, RunRecord
 from bdfl.records.parquet import write_parquet
+from bdfl.records.run import mean_or_nan
 from bdfl.report.html import COLOURS, card, extract_styles, facts_node, inline_svg, node, render_page, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.run_figures import Exhibit
@@ -85,6 +86,7 @@ def clients_table(run: RunRecord, learning: LearningRecord) -> Element:
     share = run.share_of_budget(run.energy_j)
     mean_share = share[run.took_place].mean(axis=0) if run.took_place.any() else np.full(run.num_clients, np.nan)
     diverged = np.count_nonzero(learning.outcome == Outcome.DIVERGED, axis=0)
+    losses = [mean_or_nan(one[np.isfinite(one)]) for one in learning.local_loss.T]
     caption = "All clients"
     shown: Sequence[int] = range(run.num_clients)
     if run.num_clients > _MOST_CLIENTS:
@@ -102,7 +104,7 @@ def clients_table(run: RunRecord, learning: LearningRecord) -> Element:
             f"{max(float(owed[client]), 0.0):.1f}",
             percent(mean_share[client]),
             percent(share[:, client].max()),
-            number(_mean_known(learning.local_loss[:, client])),
+            number(losses[client]),
             str(int(diverged[client])),
         )
         for client in shown
@@ -169,11 +171,6 @@ def constants_table(constants: LemmaConstants) -> Element:
         ],
         words=(0, 2),
     )
-
-
-def _mean_known(values: PerRound) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.mean(known)) if known.size else float("nan")
 
 
 def percent(share: float) -> str:

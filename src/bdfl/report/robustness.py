@@ -21,7 +21,7 @@ from bdfl.experiment.robustness import (
     show_attack,
 )
 from bdfl.report.style import INK, SOFT_INK, Cell, Picture, Sheet, drawable, drawing
-from bdfl.report.tables import markdown_table, new_table, tabulate_verdicts
+from bdfl.report.tables import interval, markdown_table, new_table, tabulate_verdicts
 from bdfl.scenario import PartitionMethod
 
 _SHADES = LinearSegmentedColormap.from_list(  # monotonic brightness: readable with any colour vision and in grey
@@ -206,8 +206,7 @@ def _rule_label(rule: RuleChoice, between: str = "\n") -> str:
 
 
 def _markdown_cell(cell: PoisonedCell) -> str:
-    half = cell.final_percent.half_width
-    shown = f"{cell.final_percent.mean:.1f}" + ("" if half != half else f" ± {half:.1f}")
+    shown = interval(cell.final_percent, 1)
     below = f"({cell.below_clean.mean:.1f})"
     return f"**{shown}** {below}" if cell.is_borne else f"{shown} {below}"
 

@@ -42,13 +42,8 @@ def fit_rounds(axes: Axes, record: RunRecord) -> None:
     for round in record.round[~record.took_place]:
         axes.axvspan(round - 0.5, round + 0.5, color=INFEASIBLE, alpha=0.35, linewidth=0, gid=f"infeasible-{round}")
     axes.set_xlim(0.5, record.num_rounds + 0.5)
-    tick_rounds(axes, record.num_rounds)
-
-
-def tick_rounds(axes: Axes, num_rounds: int) -> None:
-    """Set ticks at whole rounds only."""
-    if num_rounds <= _EVERY_TICK:
-        axes.set_xticks(range(1, num_rounds + 1))
+    if record.num_rounds <= _EVERY_TICK:
+        axes.set_xticks(range(1, record.num_rounds + 1))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 

@@ -35,12 +35,10 @@ def summarise_findings(run: RunRecord, learning: LearningRecord, scenario: Scena
         if np.isfinite(learning.final_accuracy)
         else "Test accuracy unknown"
     )
-    return f"{reached} after {rounds}, {run.total_delay_s:.1f} simulated seconds; {_energy(run)}; {_fairness(run)}."
-
-
-def _energy(run: RunRecord) -> str:
     overdrawn = int(np.count_nonzero(is_overdrawn(run)))
-    return f"{count(overdrawn, 'energy budget')} overdrawn" if overdrawn else "no energy budget overdrawn"
+    energy = count(overdrawn, "energy budget") if overdrawn else "no energy budget"
+    time = f"{run.total_delay_s:.1f} simulated seconds"
+    return f"{reached} after {rounds}, {time}; {energy} overdrawn; {_fairness(run)}."
 
 
 def _fairness(run: RunRecord) -> str:

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from bdfl.experiment.statistics import Interval, mean_interval
+from bdfl.records.learning import or_nan, or_none
 from bdfl.report.style import (
     DASHES,
     SOFT_INK,
@@ -45,14 +46,13 @@ from bdfl.reproduce.training import TrainedRun, find_data, load_recipe, load_use
 from bdfl.reproduce.verdicts import (
     PAPER_LEVELS,
     DataSetRuns,
-    accuracy_differences,
     best_percent,
     common_levels,
     describe_unjudged,
+    differences_of,
     final_percent,
     judge_runs,
     reach_level,
-    time_differences,
     total_s,
 )
 from bdfl.scheduling.registry import show_choice
@@ -106,8 +106,10 @@ def _draw_panel(axes: Axes, panel: AccuracyPanel, places: Sequence[Points], *, w
     marks: list[tuple[float, float, str]] = []
     for number, (curve, place) in enumerate(zip(panel.curves, places, strict=True)):
         colour = colour_of(curve.scheduler, number)
-        twin = any(
-            _coincide(place, curve, *other) for other in zip(places[:number], panel.curves[:number], strict=True)
+        before = zip(places[:number], panel.curves[:number], strict=True)
+        twin = any(  # one line would hide the other
+            np.array_equal(place, other_place) and np.array_equal(curve.accuracy, other.accuracy)
+            for other_place, other in before
         )
         axes.plot(place, curve.accuracy, color=colour, linestyle=DASHES if twin else "-")
         axes.plot(place[-1], curve.accuracy[-1], marker="o", markersize=3.5, color=colour, clip_on=False)
@@ -151,11 +153,6 @@ def _draw_paper(
     axes.axhline((lowest + highest) / 2, color=SOFT_INK, linewidth=1.0, linestyle=DASHES)
     shown = f"{lowest:.1f}" if lowest == highest else f"{lowest:.1f} to {highest:.1f}"
     return [(Line2D([], [], color=SOFT_INK, linewidth=1.0, linestyle=DASHES), f"paper, after a whole run: {shown} %")]
-
-
-def _coincide(place: Points, curve: AccuracyCurve, other_place: Points, other: AccuracyCurve) -> bool:
-    """Return whether one line would hide the other."""
-    return np.array_equal(place, other_place) and np.array_equal(curve.accuracy, other.accuracy)
 
 
 def _rows(panels: Sequence[AccuracyPanel]) -> list[list[SheetCell]]:
@@ -284,19 +281,16 @@ def _tabulate(found: Sequence[DataSetRuns], levels: dict[str, list[float]], num_
 
 def _reached_levels(found: DataSetRuns) -> list[float]:
     """Levels of the paper's accuracies that some run reached."""
-    return [
-        level
-        for level in PAPER_LEVELS[found.data_set]
-        if any(reach_level(run, level) is not None for run in found.runs)
-    ]
+    levels = PAPER_LEVELS[found.data_set]
+    return [level for level in levels if any(reach_level(run, level) is not None for run in found.runs)]
 
 
 def _difference_rows(found: DataSetRuns) -> list[list[Cell]]:
-    first, times = next(iter(found.by_choice)), time_differences(found)
+    first, times = next(iter(found.by_choice)), differences_of(total_s, found)
     return [
         [found.name, show_choice(choice), show_choice(first), points.mean, _width(points), times[choice].mean,
          _width(times[choice])]
-        for choice, points in accuracy_differences(found).items()
+        for choice, points in differences_of(final_percent, found).items()
     ]  # fmt: skip
 
 
@@ -316,9 +310,9 @@ def _time_row(found: DataSetRuns, choice: str) -> list[Cell]:
 
 
 def _reach_row(found: DataSetRuns, choice: str, level: float) -> list[Cell]:
-    places = [reach_level(run, level) for run in found.by_choice[choice]]
-    reached = [place for place in places if place is not None]
-    row: list[Cell] = [found.name, show_choice(choice), level, f"{len(reached)} of {len(places)}"]
+    runs = found.by_choice[choice]
+    reached = [place for run in runs if (place := reach_level(run, level)) is not None]
+    row: list[Cell] = [found.name, show_choice(choice), level, f"{len(reached)} of {len(runs)}"]
     if not reached:
         return [*row, None, None, None]
     seconds = mean_interval([time_s for _, time_s in reached])
@@ -330,7 +324,7 @@ def _rounds_text(found: DataSetRuns) -> str:
 
 
 def _width(interval: Interval) -> float | None:
-    return None if np.isnan(interval.half_width) else interval.half_width
+    return or_none(interval.half_width)
 
 
 # Curves and provenance.
@@ -365,16 +359,12 @@ def _seed_sheet(runs: Sequence[TrainedRun]) -> Sheet:
     rows: list[list[SheetCell]] = []
     for run in runs:
         who: list[SheetCell] = [run.planned.data_set, run.planned.choice, run.planned.scenario.seed]
-        rows.append([*who, 0, 0.0, run.initial_accuracy, _or_nan(run.summary.initial_loss)])
+        rows.append([*who, 0, 0.0, run.initial_accuracy, or_nan(run.summary.initial_loss)])
         columns = (run.seconds, run.accuracy, run.summary.loss)
         for round, (time_s, accuracy, loss) in enumerate(zip(*columns, strict=True), start=1):
             if not np.isnan(accuracy):
-                rows.append([*who, round, float(time_s), float(accuracy), _or_nan(loss)])
+                rows.append([*who, round, float(time_s), float(accuracy), or_nan(loss)])
     return Sheet(("data", "scheduler", "seed", "round", "simulated_s", "accuracy", "loss"), rows)
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def _provenance(runs: Sequence[TrainedRun]) -> Sheet:

@@ -21,7 +21,7 @@ from bdfl.experiment.training_run import RunOptions, load_run, prepare_run, resu
 from bdfl.learning.data import DataSet
 from bdfl.learning.training import Outcome
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord
-from bdfl.records.learning import SCENARIO_FILE, JournalHeader, best_round
+from bdfl.records.learning import SCENARIO_FILE, JournalHeader, best_round, or_nan, or_none
 from bdfl.records.run import PerRound
 from bdfl.reproduce.results import (
     DATA_SET_NAMES,
@@ -155,20 +155,16 @@ def summarise_run(
         delay_s=record.delay_s.tolist(),
         num_infeasible=record.num_infeasible,
         num_diverged=learning.count_outcomes(Outcome.DIVERGED),
-        initial_accuracy=_or_none(learning.initial_accuracy),
-        initial_loss=_or_none(learning.initial_loss),
-        accuracy=[_or_none(value) for value in learning.accuracy.tolist()],
-        loss=[_or_none(value) for value in learning.loss.tolist()],
+        initial_accuracy=or_none(learning.initial_accuracy),
+        initial_loss=or_none(learning.initial_loss),
+        accuracy=[or_none(value) for value in learning.accuracy.tolist()],
+        loss=[or_none(value) for value in learning.loss.tolist()],
         num_train=len(data.train_labels),
         num_test=len(data.test_labels),
         data_digest=header.data_digest,
         version=header.version,
         torch=header.torch,
     )
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +177,7 @@ class TrainedRun:
     @cached_property
     def accuracy(self) -> PerRound:
         """Accuracy after each round; NaN where it was not evaluated."""
-        return np.array([np.nan if value is None else value for value in self.summary.accuracy])
+        return np.array([or_nan(value) for value in self.summary.accuracy])
 
     @cached_property
     def seconds(self) -> PerRound:
@@ -190,7 +186,7 @@ class TrainedRun:
 
     @property
     def initial_accuracy(self) -> float:
-        return np.nan if self.summary.initial_accuracy is None else self.summary.initial_accuracy
+        return or_nan(self.summary.initial_accuracy)
 
     @property
     def final_accuracy(self) -> float:

@@ -106,11 +106,11 @@ BASELINE_TOLERANCE_POINTS = 1.0  # below the best baseline's
 
 def judge_runs(found: DataSetRuns, levels: Sequence[float]) -> list[Verdict]:
     """Return all verdicts on one data set; `levels` are accuracies (%) that all runs reached."""
-    return [*_judge_accuracy(found), *_judge_time(found), *_judge_baseline(found), *_judge_reach(found, levels),
-            *_judge_noise(found)]  # fmt: skip
+    verdicts = (_judge_accuracy(found), _judge_time(found), _judge_baseline(found), _judge_reach(found, levels))
+    return [verdict for verdict in (*verdicts, _judge_noise(found)) if verdict is not None]
 
 
-def _judge_accuracy(found: DataSetRuns) -> list[Verdict]:
+def _judge_accuracy(found: DataSetRuns) -> Verdict | None:
     paper = PAPER_ACCURACY_PERCENT[found.data_set]
     off = {
         choice: float(np.mean(final_percent(runs))) - paper[choice]
@@ -118,92 +118,81 @@ def _judge_accuracy(found: DataSetRuns) -> list[Verdict]:
         if choice in paper
     }
     if not off:
-        return []
+        return None
     worst = max(off, key=lambda choice: float(np.nan_to_num(abs(off[choice]), nan=np.inf)))
     best = float(np.mean(best_percent(found.by_choice[worst])))
-    return [
-        Verdict(
-            f"{found.name}: final accuracy within {ACCURACY_TOLERANCE_POINTS:g} points of the paper's"
-            f" ({', '.join(off)})",
-            all(abs(points) <= ACCURACY_TOLERANCE_POINTS for points in off.values()),
-            f"furthest is {worst}, {off[worst]:+.2f} points; its best round {best - paper[worst]:+.2f}",
-        )
-    ]
+    return Verdict(
+        f"{found.name}: final accuracy within {ACCURACY_TOLERANCE_POINTS:g} points of the paper's ({', '.join(off)})",
+        all(abs(points) <= ACCURACY_TOLERANCE_POINTS for points in off.values()),
+        f"furthest is {worst}, {off[worst]:+.2f} points; its best round {best - paper[worst]:+.2f}",
+    )
 
 
-def _judge_time(found: DataSetRuns) -> list[Verdict]:
+def _judge_time(found: DataSetRuns) -> Verdict | None:
     """Judge full-length runs with the shipped delays only: a part of a run does not compare with the paper's time."""
     paper = PAPER_TIME_S[found.data_set]
     if not found.is_full_length or delay_keys(found.used, found.shipped):
-        return []
+        return None
     off = {
         choice: 100.0 * (float(np.mean(total_s(runs))) / paper[choice] - 1.0)
         for choice, runs in found.by_choice.items()
         if choice in paper
     }
     if not off:
-        return []
+        return None
     worst = max(off, key=lambda choice: abs(off[choice]))
-    return [
-        Verdict(
-            f"{found.name}: time within {TIME_TOLERANCE_PERCENT:g} % of the paper's ({', '.join(off)})",
-            abs(off[worst]) <= TIME_TOLERANCE_PERCENT,
-            f"furthest is {worst}, {off[worst]:+.2f} %",
-        )
-    ]
+    return Verdict(
+        f"{found.name}: time within {TIME_TOLERANCE_PERCENT:g} % of the paper's ({', '.join(off)})",
+        abs(off[worst]) <= TIME_TOLERANCE_PERCENT,
+        f"furthest is {worst}, {off[worst]:+.2f} %",
+    )
 
 
-def _judge_baseline(found: DataSetRuns) -> list[Verdict]:
+def _judge_baseline(found: DataSetRuns) -> Verdict | None:
     """Compare with the best baseline, which is the stricter test."""
     final = {choice: float(np.mean(final_percent(runs))) for choice, runs in found.by_choice.items()}
     baselines = [choice for choice in final if choice.partition(":")[0] in BASELINES]
     others = [choice for choice in final if choice not in baselines]
     if not baselines or not others:
-        return []
+        return None
     best = max(baselines, key=lambda choice: float(np.nan_to_num(final[choice], nan=-np.inf)))
     shown = ", ".join(f"{show_choice(choice)} {final[choice] - final[best]:+.2f}" for choice in others)
-    return [
-        Verdict(
-            f"{found.name}: {' and '.join(map(show_choice, others))} end at most"
-            f" {BASELINE_TOLERANCE_POINTS:g} point below the best baseline's accuracy",
-            all(final[choice] >= final[best] - BASELINE_TOLERANCE_POINTS for choice in others),
-            f"against {best} with {final[best]:.2f} %: {shown} points",
-        )
-    ]
+    return Verdict(
+        f"{found.name}: {' and '.join(map(show_choice, others))} end at most"
+        f" {BASELINE_TOLERANCE_POINTS:g} point below the best baseline's accuracy",
+        all(final[choice] >= final[best] - BASELINE_TOLERANCE_POINTS for choice in others),
+        f"against {best} with {final[best]:.2f} %: {shown} points",
+    )
 
 
-def _judge_reach(found: DataSetRuns, levels: Sequence[float]) -> list[Verdict]:
+def _judge_reach(found: DataSetRuns, levels: Sequence[float]) -> Verdict | None:
     """Compare the seconds to the highest accuracy that all runs reached."""
     exact = next((choice for choice in found.by_choice if choice.partition(":")[0] == "exact"), None)
     if exact is None or len(found.by_choice) < 2 or not levels:
-        return []
+        return None
     seconds = {choice: float(np.mean(seconds_to(runs, levels[-1]))) for choice, runs in found.by_choice.items()}
-    return [
-        Verdict(
-            f"{found.name}: {show_choice(exact)} needs least simulated seconds to reach {levels[-1]:g} %",
-            all(seconds[exact] < other_s for choice, other_s in seconds.items() if choice != exact),
-            ", ".join(f"{show_choice(choice)} {time_s:.1f} s" for choice, time_s in seconds.items()),
-        )
-    ]
+    return Verdict(
+        f"{found.name}: {show_choice(exact)} needs least simulated seconds to reach {levels[-1]:g} %",
+        all(seconds[exact] < other_s for choice, other_s in seconds.items() if choice != exact),
+        ", ".join(f"{show_choice(choice)} {time_s:.1f} s" for choice, time_s in seconds.items()),
+    )
 
 
-def _judge_noise(found: DataSetRuns) -> list[Verdict]:
+def _judge_noise(found: DataSetRuns) -> Verdict | None:
     """Judge if accuracies differ; no verdict if the intervals are too wide to exclude a difference."""
-    differences = accuracy_differences(found)
+    differences = differences_of(final_percent, found)
     if not differences or (not _any_differs(differences) and _widest(differences) > ACCURACY_TOLERANCE_POINTS):
-        return []
+        return None
     first = next(iter(found.by_choice))
     shown = ", ".join(
         f"{show_choice(choice)} {points.mean:+.2f} ± {points.half_width:.2f}" for choice, points in differences.items()
     )
-    return [
-        Verdict(
-            f"{found.name}: no final accuracy differs from {show_choice(first)}'s beyond the noise of"
-            f" {found.num_seeds} seeds ({len(differences)} comparisons at 95 %)",
-            not _any_differs(differences),
-            f"points: {shown}",
-        )
-    ]
+    return Verdict(
+        f"{found.name}: no final accuracy differs from {show_choice(first)}'s beyond the noise of"
+        f" {found.num_seeds} seeds ({len(differences)} comparisons at 95 %)",
+        not _any_differs(differences),
+        f"points: {shown}",
+    )
 
 
 def describe_unjudged(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
@@ -219,7 +208,7 @@ def describe_unjudged(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
             f"{found.name}: no multiple of {STEP_PERCENT} % above the untrained models was reached by all runs,"
             " so there are no seconds to compare"
         )
-    differences = accuracy_differences(found)
+    differences = differences_of(final_percent, found)
     if differences and not _judge_noise(found):
         notes.append(
             f"{found.name}: {found.num_seeds} seeds leave differences of accuracy uncertain by up to"
@@ -233,18 +222,11 @@ def _is_same_training(found: DataSetRuns, one: str, other: str) -> bool:
     return all(left.summary.selected == right.summary.selected for left, right in pairs)
 
 
-def accuracy_differences(found: DataSetRuns) -> dict[str, Interval]:
-    """Return final accuracy (points) minus the first scheduler's, paired over seeds; empty for a single seed."""
-    return _differences(found, final_percent)
+def differences_of(measure: Callable[[Sequence[TrainedRun]], PerSeed], found: DataSetRuns) -> dict[str, Interval]:
+    """Return a measure minus the first scheduler's, paired over seeds; empty for a single seed.
 
-
-def time_differences(found: DataSetRuns) -> dict[str, Interval]:
-    """Return simulated time (s) minus the first scheduler's, paired over seeds; empty for a single seed."""
-    return _differences(found, total_s)
-
-
-def _differences(found: DataSetRuns, measure: Callable[[Sequence[TrainedRun]], PerSeed]) -> dict[str, Interval]:
-    """The reference is the first scheduler: one chosen by its result would bias every difference."""
+    The reference is the first scheduler: one chosen by its result would bias every difference.
+    """
     if found.num_seeds < 2:
         return {}
     first, *others = found.by_choice
