@@ -109,7 +109,7 @@ def _print_stories(seeds: "range | list[int]", quorum: "QuorumRule | None", most
 @app.command("mutants")
 def mutants(
     names: Annotated[list[str] | None, typer.Argument(metavar="[MUTANT]...", help="Which; all unless given.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Networks to try each on, at most.")] = 1000,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Networks to try each on, at most.")] = 2000,
     first: FirstOption = 0,
     workers: WorkersOption = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the table as mutants.md.")] = None,

@@ -19,7 +19,7 @@ from bdfl.ledger.block import Kind, Seal
 from bdfl.ledger.errors import BadSignature
 from bdfl.ledger.member_set import find_change
 from bdfl.protocol import consensus, deadlines, entries, node, proposals, sync, updates as collecting, votes
-from bdfl.protocol.events import Send, Timer
+from bdfl.protocol.events import Send
 from bdfl.protocol.transition import Draft
 
 Function = Callable[..., Any]
@@ -204,14 +204,7 @@ def _said_first(right: Function) -> Function:
 
 def _fixed_timer(right: Function) -> Function:
     """Give every attempt the duration of the first."""
-
-    def time_attempt(draft: Draft) -> None:
-        if draft.attempt_end_ns is None and any(one.is_valid for one in draft.candidates.values()):
-            length_ns = draft.context.timing.attempt_ns * 3 // 2
-            draft.attempt_end_ns = draft.now_ns + length_ns
-            draft.set_timer(Timer.ATTEMPT, length_ns)
-
-    return time_attempt
+    return lambda draft: draft.context.timing.attempt_ns * 3 // 2
 
 
 # Blocks and updates
@@ -438,7 +431,12 @@ MUTANTS: tuple[Mutant, ...] = (
         (Swap(votes, "reached_attempt", _follows_anybody),),
         "tests/protocol/test_node.py::test_enough_votes_of_a_later_attempt_take_a_node_there",
     ),
-    Mutant("fixed-timers", "later attempts last no longer", (Swap(consensus, "_time_attempt", _fixed_timer),)),
+    Mutant(
+        "fixed-timers",
+        "later attempts last no longer",
+        (Swap(consensus, "_attempt_ns", _fixed_timer),),
+        "tests/protocol/test_node.py::test_attempts_last_longer_and_longer_once_a_block_is_known",
+    ),
     Mutant(
         "left-out",
         "a block may leave out any update at any time",
