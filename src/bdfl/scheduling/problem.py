@@ -4,7 +4,7 @@
 sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets).
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -155,8 +155,7 @@ def validate_problem(problem: RoundProblem) -> None:
 
 def problem_columns(problem: RoundProblem) -> dict[str, NDArray[Any]]:
     """Arrays of the problem by field name, (clients,) each; those that are unknown are left out."""
-    values = {item.name: getattr(problem, item.name) for item in fields(problem)}
-    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return {name: value for name, value in vars(problem).items() if isinstance(value, np.ndarray)}
 
 
 def restrict_problem(problem: RoundProblem, keep: PerClientMask | NDArray[np.intp]) -> RoundProblem:
