@@ -176,9 +176,7 @@ class NetworkSource:
         self._sources: dict[Path, StoreSource] = {}
         self._best: StoreSource | None = None
         self.height()
-        if self._best is None:
-            raise NotAStore("no node has a chain yet; start the network first")
-        self.genesis: Genesis = self._best.genesis
+        self.genesis: Genesis = self.best.genesis
 
     def close(self) -> None:
         for source in self._sources.values():

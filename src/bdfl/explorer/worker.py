@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from functools import singledispatch
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -167,13 +168,8 @@ def _trace(request: TraceModel) -> ModelDocument:
 
 def _find_parents(chain: Store, made_in: int) -> list[Ancestor]:
     """Return the chain of models that led to a model, itself first."""
-    makers: list[int] = []
-    for height in range(made_in, 0, -1):
-        if len(makers) == _MAX_PARENTS:
-            break
-        if not get_block(chain, height).body.is_empty:
-            makers.append(height)
-    heights = makers if len(makers) == _MAX_PARENTS else [*makers, 0]
+    makers = (height for height in range(made_in, 0, -1) if not get_block(chain, height).body.is_empty)
+    heights = [*islice(makers, _MAX_PARENTS), 0][:_MAX_PARENTS]
     is_small = chain.genesis.model.size <= _MAX_DISTANCE_BYTES
     parents = []
     for place, height in enumerate(heights):

@@ -340,7 +340,9 @@ def _marks_text(run: RunRecord, learning: LearningRecord) -> str:
 
 def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Exhibit:
     """Draw epsilon over the rounds, and accuracy against epsilon."""
-    most, middle = _spent_so_far(learning)
+    # of clients with data; 0 for one that never trained
+    spent = np.maximum.accumulate(np.nan_to_num(learning.epsilon), axis=0)[:, learning.samples > 0]
+    most, middle = spent.max(axis=1), np.median(spent, axis=1)
     with drawing(WIDTH, 4.5) as figure:
         upper, lower = figure.subplots(2, 1)
         for values, colour, name in ((most, UPLOAD, "most of any client"), (middle, TRAINING, "median client")):
@@ -372,9 +374,3 @@ def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -
         " and of test accuracy by epsilon.",
         Picture(figure, [Sheet(("round", "epsilon_most", "epsilon_median", "accuracy"), rows)]),
     )
-
-
-def _spent_so_far(learning: LearningRecord) -> tuple[PerRound, PerRound]:
-    """Return the largest and median epsilon of clients with data, (rounds,) each; 0 for a client that never trained."""
-    spent = np.maximum.accumulate(np.nan_to_num(learning.epsilon), axis=0)[:, learning.samples > 0]
-    return spent.max(axis=1), np.median(spent, axis=1)

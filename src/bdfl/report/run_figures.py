@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
@@ -157,7 +156,11 @@ def draw_run(record: RunRecord) -> Picture:
         panels["stability"].set(title="d  Mean-rate stability: backlog over time tends to 0", xlabel="round")
         for axes in panels.values():
             fit_rounds(axes, record)
-        _title_run(figure, record)
+        name = drawable(record.scenario, otherwise="scenario")
+        title_figure(figure, f"{name}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}")
+        if record.num_infeasible:
+            mark = Patch(color=INFEASIBLE, alpha=0.35, label=f"{record.num_infeasible} infeasible rounds")
+            figure.legend(handles=[mark], loc="outside upper right")
     return Picture(figure, [_run_sheet(record), _client_sheet(record)])
 
 
@@ -184,16 +187,6 @@ def _draw_energy(axes: Axes, record: RunRecord) -> None:
     axes.set_ylim(0, 1.25)
     axes.set(title="b  Energy as a share of the budget, mean of all clients", ylabel="energy / budget")
     axes.legend(loc="upper left", ncols=2, handlelength=1.4, columnspacing=1.2)
-
-
-def _title_run(figure: Figure, record: RunRecord) -> None:
-    name = drawable(record.scenario, otherwise="scenario")
-    title_figure(figure, f"{name}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}")
-    if record.num_infeasible:
-        figure.legend(
-            handles=[Patch(color=INFEASIBLE, alpha=0.35, label=f"{record.num_infeasible} infeasible rounds")],
-            loc="outside upper right",
-        )
 
 
 def _run_sheet(record: RunRecord) -> Sheet:
