@@ -16,7 +16,7 @@ from bdfl.ledger.verify import Verification
 from bdfl.records import LearningRecord, RunRecord
 from bdfl.records.parquet import write_parquet
 from bdfl.records.run import mean_or_nan
-from bdfl.report.html import COLOURS, card, extract_styles, facts_node, inline_svg, node, render_page, table_node
+from bdfl.report.html import card, facts_node, inline_svg, node, render_page, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.run_figures import Exhibit
 from bdfl.report.run_report import REPORT_FILE, chain_section, count, list_warnings, summarise_findings, verified
@@ -249,8 +249,7 @@ def render_report(
         node("div.panel", scenario_table(scenario)),
     )
     body = node("body", main, _colophon(run, learning))
-    styles = extract_styles(body, {light: f"var(--{name})" for name, (light, _) in COLOURS.items()})
-    return render_page(f"{scenario.name}: report of a run", body, styles)
+    return render_page(f"{scenario.name}: report of a run", body)
 
 
 def _opening(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Element:
