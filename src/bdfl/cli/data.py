@@ -83,10 +83,10 @@ def list_sources(as_json: JsonOption = False) -> None:
       bdfl data sources
     """
     from bdfl.learning.data import SOURCES
-    from bdfl.report.tables import tabulate_texts
+    from bdfl.report.tables import new_table
 
-    columns = ("source", "what it is")
-    show_result(SOURCES, lambda: [tabulate_texts("Sources of data", columns, SOURCES)], as_json=as_json)
+    table = new_table("Sources of data", ("source", "what it is"), SOURCES.items(), text_columns=2)
+    show_result(SOURCES, lambda: [table], as_json=as_json)
 
 
 def _to_list(array: Any) -> Any:

@@ -22,8 +22,10 @@ from bdfl.errors import BdflError
 from bdfl.storage import find_kind, write_record
 
 if TYPE_CHECKING:
+    from bdfl.federation.genesis_draft import Draft
     from bdfl.federation.genesis_summary import GenesisSummary
     from bdfl.federation.member_card import SignedCard
+    from bdfl.scenario import Scenario
 
 _LEAST_DIGITS = 16  # characters of a digest prefix that identify it
 _ORGANISER, _MEMBER = "Organiser", "Each member"
@@ -124,17 +126,12 @@ def card(
       bdfl genesis card our.draft --key my.key --name me --client 0 --out card
       bdfl genesis card our.draft --key my.key --name me --data my.npz --out card
     """
-    from bdfl.federation.genesis_draft import add_card, draft_again, read_draft, sign_profile
-    from bdfl.federation.genesis_file import read_genesis, read_scenario
+    from bdfl.federation.genesis_draft import add_card, sign_profile
     from bdfl.federation.keys import load_key
     from bdfl.federation.member_card import find_profile
 
-    signer, allowed = load_key(key), frozenset(allow or ())
-    if find_kind(draft) == "genesis":  # a draft like it, without members
-        file = read_genesis(draft, allowed=allowed)
-        begun, scenario = draft_again(file), read_scenario(file.scenario, allowed)
-    else:
-        begun, scenario = read_draft(draft, allowed=allowed)
+    signer = load_key(key)
+    begun, scenario = _open_draft(draft, frozenset(allow or ()))
     profile, machine = find_profile(scenario, begun.scenario, begun.initial_model, client, data, energy)
     signed = sign_profile(signer, scenario, name, client, profile)
     add_card(begun, scenario, signed)  # refuse a card that does not fit here, not at the organiser
@@ -367,6 +364,17 @@ def _print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) ->
     show_result(describe_card(signed.card), lambda: [tabulate_card(signed.card)], as_json=as_json)
     if written is not None and not as_json:
         say(f"wrote {written}: send it to the organiser; your key stays with you")
+
+
+def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]":
+    """Read a draft; from a genesis, make one like it without members."""
+    from bdfl.federation.genesis_draft import draft_again, read_draft
+    from bdfl.federation.genesis_file import read_genesis, read_scenario
+
+    if find_kind(path) != "genesis":
+        return read_draft(path, allowed=allowed)
+    file = read_genesis(path, allowed=allowed)
+    return draft_again(file), read_scenario(file.scenario, allowed)
 
 
 def _validate_digest(expected: str, chain: bytes) -> None:
