@@ -270,22 +270,20 @@ def audit_privacy(chain: Store, last: int | None = None) -> PrivacyAudit:
         delta=privacy.delta_atto / ATTO,
         accountant=privacy.accountant.value,
         height=last,
-        members=tuple(_spending(client, account) for client, account in enumerate(accounts)),
-    )
-
-
-def _spending(client: int, account: _Account) -> Spending:
-    mechanism = account.mechanism
-    return Spending(
-        client=client,
-        samples=mechanism.samples,
-        rate=mechanism.rate,
-        rounds=account.rounds,
-        steps=account.rounds * mechanism.steps,
-        updates=account.updates,
-        stated=account.stated_micro / MICRO,
-        recomputed=account.recomputed_micro / MICRO,
-        spent=spent_micro(mechanism, account.rounds) / MICRO,
-        judgement=account.judgement,
-        block=account.block,
+        members=tuple(
+            Spending(
+                client=client,
+                samples=account.mechanism.samples,
+                rate=account.mechanism.rate,
+                rounds=account.rounds,
+                steps=account.rounds * account.mechanism.steps,
+                updates=account.updates,
+                stated=account.stated_micro / MICRO,
+                recomputed=account.recomputed_micro / MICRO,
+                spent=spent_micro(account.mechanism, account.rounds) / MICRO,
+                judgement=account.judgement,
+                block=account.block,
+            )
+            for client, account in enumerate(accounts)
+        ),
     )

@@ -332,13 +332,13 @@ def list_scenarios(as_json: JsonOption = False) -> None:
     Example:
       bdfl scenario list
     """
-    from bdfl.report.tables import tabulate_texts
+    from bdfl.report.tables import new_table
     from bdfl.scenario import load_scenario
     from bdfl.scenario.files import shipped_scenarios
 
     described = {name: load_scenario(path).description for name, path in shipped_scenarios().items()}
-    columns = ("name", "what it is")
-    show_result(described, lambda: [tabulate_texts("Shipped scenarios", columns, described)], as_json=as_json)
+    table = new_table("Shipped scenarios", ("name", "what it is"), described.items(), text_columns=2)
+    show_result(described, lambda: [table], as_json=as_json)
 
 
 @schedulers_app.callback()
@@ -353,13 +353,13 @@ def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None
     """
     if context.invoked_subcommand is not None:
         return
-    from bdfl.report.tables import tabulate_texts
+    from bdfl.report.tables import new_table
     from bdfl.scheduling.registry import scheduler_names, scheduler_parameters
 
     parameters = {name: scheduler_parameters(name) for name in scheduler_names()}
-    shown = {name: "\n".join(settings) or "-" for name, settings in parameters.items()}
-    columns = ("name", "parameters, with their defaults")
-    show_result(parameters, lambda: [tabulate_texts("Installed schedulers", columns, shown)], as_json=as_json)
+    rows = [(name, "\n".join(settings) or "-") for name, settings in parameters.items()]
+    table = new_table("Installed schedulers", ("name", "parameters, with their defaults"), rows, text_columns=2)
+    show_result(parameters, lambda: [table], as_json=as_json)
 
 
 @schedulers_app.command("check")

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,10 +83,10 @@ def list_sources(as_json: JsonOption = False) -> None:
       bdfl data sources
     """
     from bdfl.learning.data import SOURCES
-    from bdfl.report.tables import tabulate_texts
+    from bdfl.report.tables import new_table
 
-    columns = ("source", "what it is")
-    show_result(SOURCES, lambda: [tabulate_texts("Sources of data", columns, SOURCES)], as_json=as_json)
+    table = new_table("Sources of data", ("source", "what it is"), SOURCES.items(), text_columns=2)
+    show_result(SOURCES, lambda: [table], as_json=as_json)
 
 
 def _to_list(array: Any) -> Any:
@@ -130,7 +130,11 @@ def export(
       bdfl export runs/quickstart-drc-0/chain --format parquet --out tables
     """
     with ExitStack() as opened:
-        chain = _open_chain(path, opened)
+        if not path.is_dir():
+            raise NoTable(f"{path}: not a folder, that of a run, records, a sweep, a node or a chain expected")
+        chain = None
+        with suppress(NoChain):
+            chain = opened.enter_context(open_chain(path))
         tables = _choose(path, chain, table)
         if only_list:
             _show(tables, as_json=as_json)
@@ -141,15 +145,6 @@ def export(
             if folder.resolve() == path.resolve():
                 raise NoTable(f"--out {folder}: where the tables are read from, another folder expected")
             _write(tables, format, folder, as_json=as_json)
-
-
-def _open_chain(path: Path, opened: ExitStack) -> "ChainStore | None":
-    if not path.is_dir():
-        raise NoTable(f"{path}: not a folder, that of a run, records, a sweep, a node or a chain expected")
-    try:
-        return opened.enter_context(open_chain(path))
-    except NoChain:
-        return None
 
 
 def _choose(path: Path, chain: "ChainStore | None", names: list[str] | None) -> "list[Table]":

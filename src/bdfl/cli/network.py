@@ -36,7 +36,6 @@ from bdfl.cli.terminal import (
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
-    from bdfl.localnet.network import LocalNetwork, NetworkView
     from bdfl.scenario import Scenario
 
 DEFAULT_FOLDER = Path("runs/network")
@@ -224,6 +223,7 @@ def _run(
 ) -> None:
     from bdfl.cli.progress import show_network
     from bdfl.localnet.network import run_network
+    from bdfl.localnet.processes import BadNetwork
 
     is_stopped = False
 
@@ -244,7 +244,9 @@ def _run(
                 view = network.look()
                 show(view)
                 is_done = view.is_done
-                _validate_alive(network, view, is_restarted=restart)
+                if not restart and network.nodes and not any(child.is_up for child in network.nodes):
+                    words = network.nodes[0].last_words()
+                    raise BadNetwork(f"{view.folder}: all nodes ended; the first said: {words}")
                 time.sleep(_LOOK_EVERY_S)
         took_s = time.monotonic() - started_s
         say("stopping all processes", err=True)
@@ -278,15 +280,6 @@ def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
         yield say
     finally:
         end_all([child])
-
-
-def _validate_alive(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
-    """Raise `BadNetwork` if all nodes are down and none is restarted."""
-    from bdfl.localnet.processes import BadNetwork
-
-    if not is_restarted and network.nodes and not any(child.is_up for child in network.nodes):
-        words = network.nodes[0].last_words()
-        raise BadNetwork(f"{view.folder}: all nodes ended; the first said: {words}")
 
 
 def _report_verdict(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:

@@ -8,17 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bdfl.cli.options import AllowOption, JsonOption
 from bdfl.cli.terminal import FAILED_EXIT, BadUsage, print_json, print_out, say
 from bdfl.errors import require_extra
-
-if TYPE_CHECKING:
-    from bdfl.node.settings import NodeSettings
-
 
 # `bdfl node`: a node of a live network; options and signals that `bdfl ap` shares.
 
@@ -116,6 +112,7 @@ def node(
     if genesis is None or key is None or folder is None:
         raise BadUsage("node: --genesis, --key and --folder are needed; bdfl node --help says more")
     require_extra("a live network", "live")
+    from bdfl.node.service import NodeFailed, open_node
     from bdfl.node.settings import NodeSettings
 
     settings = NodeSettings(
@@ -135,7 +132,12 @@ def node(
         admissions=tuple(admission or ()),
         quota_bytes=None if quota is None else quota * 2**20,
     )
-    _run_node(settings, while_input=while_input)
+    try:
+        with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop, while_input=while_input):
+            service.run()
+    except NodeFailed as error:
+        say(f"error: {error}", err=True)
+        raise typer.Exit(FAILED_EXIT) from None
 
 
 @node_app.command("doctor")
@@ -293,21 +295,8 @@ def calibrate(
         return
     from bdfl.report.tables import new_table
 
-    table = new_table("This machine", ("what", "how much", "how that is known"), text_columns=3)
-    for row in report.rows():
-        table.add_row(*row)
-    print_out(table)
-
-
-def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
-    from bdfl.node.service import NodeFailed, open_node
-
-    try:
-        with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop, while_input=while_input):
-            service.run()
-    except NodeFailed as error:
-        say(f"error: {error}", err=True)
-        raise typer.Exit(FAILED_EXIT) from None
+    columns = ("what", "how much", "how that is known")
+    print_out(new_table("This machine", columns, report.rows(), text_columns=3))
 
 
 @contextmanager

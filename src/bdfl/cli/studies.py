@@ -285,12 +285,23 @@ def reproduce(
     validate_address(engine, address)
     if quick:
         seeds, rounds = seeds or 1, rounds or _QUICK_ROUNDS
-    overrides = _list_overrides(changes, rounds, local_steps, unit, batch, evaluate_every)
+    named = {
+        "rounds": rounds,
+        "learning.local_steps": local_steps,
+        "learning.unit": unit,
+        "learning.batch": batch,
+        "learning.evaluate_every": evaluate_every,
+    }
+    overrides = [*(changes or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
     options = {
         "--schedulers": schedulers, "--only": only, "--recipe": recipe, "--quick": quick or None, "--address": address
     }  # fmt: skip
     given = [*overrides, *(name for name, value in options.items() if value is not None)]
-    _validate_usage(data, given, trains=Target.TABLE4 in targets)
+    if data is None and given:
+        needs = "which needs --data DIR: without it the shipped scenarios are played"
+        raise BadUsage(f"reproduce: {given[0]} given, {needs}")
+    if data is not None and Target.TABLE4 not in targets:
+        raise BadUsage("reproduce: --data given, which is for table4: figures 2 to 4 need no training")
     training = None
     if data is not None:
         from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
@@ -322,33 +333,6 @@ def reproduce(
             _print(found[-1])
     if as_json:
         print_json(found)
-
-
-def _list_overrides(
-    changes: list[str] | None,
-    rounds: int | None,
-    local_steps: int | None,
-    unit: str | None,
-    batch: int | None,
-    evaluate_every: int | None,
-) -> list[str]:
-    """Return the overrides of the scenarios as `key=value`; named options win over --set."""
-    named = {
-        "rounds": rounds,
-        "learning.local_steps": local_steps,
-        "learning.unit": unit,
-        "learning.batch": batch,
-        "learning.evaluate_every": evaluate_every,
-    }
-    return [*(changes or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
-
-
-def _validate_usage(data: Path | None, given: list[str], *, trains: bool) -> None:
-    if data is None and given:
-        needs = "which needs --data DIR: without it the shipped scenarios are played"
-        raise BadUsage(f"reproduce: {given[0]} given, {needs}")
-    if data is not None and not trains:
-        raise BadUsage("reproduce: --data given, which is for table4: figures 2 to 4 need no training")
 
 
 def _train(folder: Path, training: "TrainingSettings") -> "Reproduction":

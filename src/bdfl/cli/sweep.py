@@ -145,14 +145,11 @@ def plot(
 def _open_executor(
     planned: "Sweep", engine: Engine, address: str | None, workers: int | None
 ) -> "AbstractContextManager[Executor]":
+    from bdfl.sweeps.executors import open_local_executor, open_ray_executor
     from bdfl.sweeps.plan import Mode
 
     if engine is Engine.RAY:
-        from bdfl.sweeps.executors import open_ray_executor
-
         return open_ray_executor(address, workers, with_torch=planned.mode is Mode.RUN)
-    from bdfl.sweeps.executors import open_local_executor
-
     return open_local_executor(workers)
 
 

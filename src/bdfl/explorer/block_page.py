@@ -36,7 +36,6 @@ from bdfl.ledger.block import (
     Entry,
     Genesis,
     MembershipChange,
-    Receipt,
     Schedule,
     SignedReport,
     SignedUpdate,
@@ -187,7 +186,7 @@ def _show_update(signed: SignedUpdate, weights: dict[int, float], outcomes: dict
 
 
 def _show_report(signed: SignedReport) -> ReportRow:
-    report, conditions = signed.report, signed.report.conditions
+    report, conditions, receipt = signed.report, signed.report.conditions, signed.report.receipt
     gain = conditions.gain_atto / ATTO
     return ReportRow(
         client=report.client,
@@ -195,18 +194,16 @@ def _show_report(signed: SignedReport) -> ReportRow:
         gain_db=to_db(gain),
         energy_budget_j=conditions.energy_budget_pj / PICOJOULE,
         is_reachable=conditions.is_reachable,
-        receipt=None if report.receipt is None else _show_receipt(report.receipt),
+        receipt=None
+        if receipt is None
+        else ReceiptDocument(
+            round=receipt.round,
+            energy_j=receipt.energy_pj / PICOJOULE,
+            training_s=receipt.training_ns / NANO,
+            upload_s=receipt.upload_ns / NANO,
+            mining_s=receipt.mining_ns / NANO,
+        ),
         signature=signed.signature.hex(),
-    )
-
-
-def _show_receipt(receipt: Receipt) -> ReceiptDocument:
-    return ReceiptDocument(
-        round=receipt.round,
-        energy_j=receipt.energy_pj / PICOJOULE,
-        training_s=receipt.training_ns / NANO,
-        upload_s=receipt.upload_ns / NANO,
-        mining_s=receipt.mining_ns / NANO,
     )
 
 

@@ -9,6 +9,7 @@ import http.client
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -176,9 +177,7 @@ class NetworkSource:
         self._sources: dict[Path, StoreSource] = {}
         self._best: StoreSource | None = None
         self.height()
-        if self._best is None:
-            raise NotAStore("no node has a chain yet; start the network first")
-        self.genesis: Genesis = self._best.genesis
+        self.genesis: Genesis = self.best.genesis
 
     def close(self) -> None:
         for source in self._sources.values():
@@ -306,35 +305,27 @@ _FORGERIES: msgspec.msgpack.Decoder[dict[int, str] | None] = msgspec.msgpack.Dec
 
 def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
     """Return the blocks that are not signed by their proposer, by height; unreadable blocks are left out."""
-    source = StoreSource(path)
-    try:
+    with closing(StoreSource(path)) as source:
         roll, forged = first_member_set(source.genesis), {}
         for height in range(1, last + 1):
             found = find_block(source, height)
-            if height >= first:
-                what = find_forgery(found, roll)
-                if what is not None:
-                    forged[height] = what
+            what = find_forgery(found, roll) if height >= first else None
+            if what is not None:
+                forged[height] = what
             change = None if found.block is None else find_change(found.block.body.entries)
             if change is not None:
                 roll = roll.after(change.change, height + BINDS_AFTER)
         return forged
-    finally:
-        source.close()
 
 
 def ask_for_forgeries(path: Path, first: int, last: int) -> dict[int, str] | None:
     """Run `find_forgeries` in a new process; None if that fails."""
-    child = None
     try:
-        child = ChildProcess(_MODULE, is_quiet=True)
-        child.wait_ready(_CHECK_S)
-        return child.request(SignatureCheck(str(path), first, last), _FORGERIES, _CHECK_S)
+        with closing(ChildProcess(_MODULE, is_quiet=True)) as child:
+            child.wait_ready(_CHECK_S)
+            return child.request(SignatureCheck(str(path), first, last), _FORGERIES, _CHECK_S)
     except (OSError, BdflError):
         return None
-    finally:
-        if child is not None:
-            child.close()
 
 
 def _check(request: SignatureCheck) -> dict[int, str] | None:

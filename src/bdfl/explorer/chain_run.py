@@ -331,11 +331,12 @@ class ChainRun:
         with self.lock:
             found = self.find(height)
             before = self.find(height - 1).block if height > 1 else None
-            num_members = sum(is_member(self.follower.member_set, number, height) for number in range(self.num_members))
+            roll = self.follower.member_set
+            num_members = sum(is_member(roll, number, height) for number in range(len(roll.members)))
             return show_block(
                 found,
                 genesis=self.genesis,
-                roll=self.follower.member_set,
+                roll=roll,
                 height=self.height,
                 problem=self._problems.get(height, found.problem),
                 queue_nano=() if before is None else before.body.queue_nano,
@@ -343,10 +344,6 @@ class ChainRun:
                 accuracy=self.accuracy(height),
                 quorum=quorum_size(self.genesis.law.quorum, num_members),
             )
-
-    @property
-    def num_members(self) -> int:
-        return len(self.follower.member_set.members)
 
     def blocks(self, first: int | None, last: int | None) -> BlockList:
         """Return a page of blocks by descending height."""
@@ -382,9 +379,10 @@ class ChainRun:
 
     def client(self, number: int) -> ClientDocument:
         with self.lock:
-            if not 0 <= number < self.num_members:
-                raise NotHere(f"client {number}: no member of the chain, 0 to {self.num_members - 1} expected")
-            limits = self.follower.member_set.members[number].limits
+            members = self.follower.member_set.members
+            if not 0 <= number < len(members):
+                raise NotHere(f"client {number}: no member of the chain, 0 to {len(members) - 1} expected")
+            limits = members[number].limits
             is_mean = self.genesis.law.rule == "mean"
             return show_member(self.clients()[number], limits, self.columns, self.tallies, self.find, is_mean=is_mean)
 

@@ -108,7 +108,9 @@ class Columns:
         """Append the next round; new clients are `OUTSIDE` in earlier rounds."""
         self._widen(len(row.client_state))
         if self.num_rows == len(self._arrays["delay_s"]):
-            self._lengthen(max(_LEAST_ROWS, 2 * self.num_rows))
+            for name, old in self._arrays.items():
+                self._arrays[name] = np.zeros((max(_LEAST_ROWS, 2 * self.num_rows), *old.shape[1:]), old.dtype)
+                self._arrays[name][: len(old)] = old
         place = self.num_rows
         before_s = self._arrays["time_s"][place - 1] if place else 0.0
         for name in _ROW_FIELDS:
@@ -132,12 +134,6 @@ class Columns:
         arrays["delay_s"][place] = took_s
         arrays["is_measured"][place] = True
         arrays["time_s"][place : self.num_rows] += more_s
-
-    def _lengthen(self, num_rows: int) -> None:
-        for name, old in self._arrays.items():
-            new = np.zeros((num_rows, *old.shape[1:]), old.dtype)
-            new[: len(old)] = old
-            self._arrays[name] = new
 
     def _widen(self, num_clients: int) -> None:
         if num_clients <= self.num_clients:

@@ -302,16 +302,13 @@ def _hash(text: str) -> str:
 
 def _all_pieces(library: Library, account: _Progress) -> Iterator[_Piece]:
     overviews = [library.overview(run) for run in range(library.num_runs)]
-    account.total = sum(_count_pieces(overview, account.last) for overview in overviews) + 1
+    account.total = 1
+    for overview in overviews:  # an estimate
+        num_blocks = overview.height if account.last is None else min(account.last, overview.height)
+        account.total += 6 + len(overview.clients) + 5 * num_blocks
     yield from _take(account, "/compare.json", "compare.json", library.compare)
     for run, overview in enumerate(overviews):
         yield from _run_pieces(library, run, overview, account)
-
-
-def _count_pieces(overview: Overview, last: int | None) -> int:
-    """Estimate the number of documents of a run."""
-    num_blocks = overview.height if last is None else min(last, overview.height)
-    return 6 + len(overview.clients) + 5 * num_blocks
 
 
 def _run_pieces(library: Library, run: int, overview: Overview, account: _Progress) -> Iterator[_Piece]:
@@ -351,19 +348,17 @@ def _run_pieces(library: Library, run: int, overview: Overview, account: _Progre
                 num_what_ifs += 1
                 yield piece
     yield from take("blocks.json", lambda: _block_rows(library, run, first, height))
-    if library.rounds(run, points=1).num_rounds > 2000:
-        yield from _round_chunks(library, run, first, height, take)
-    _note_gaps(account, overview, first, num_what_ifs)
-
-
-def _round_chunks(
-    library: Library, run: int, first: int, height: int, take: Callable[..., Iterator[_Piece]]
-) -> Iterator[_Piece]:
-    """Yield single rounds of a long run, as far back as its exported blocks."""
-    for start in range((first - 1) // CHUNK * CHUNK + 1, height + 1, CHUNK):
+    is_long = library.rounds(run, points=1).num_rounds > 2000
+    # single rounds of a long run, as far back as its exported blocks
+    for start in range((first - 1) // CHUNK * CHUNK + 1, height + 1, CHUNK) if is_long else ():
         end = min(start + CHUNK - 1, height)
         query = f"rounds.json?first={start}&last={end}&points={CHUNK}"
         yield from take(query, partial(library.rounds, run, start, end, CHUNK), f"rounds/{start}.json")
+    num_blocks = height - first + 1
+    if first > 1 and num_blocks > 0:
+        account.notes.append(f"{overview.name}: details of the newest {num_blocks} of {height} blocks")
+    if num_what_ifs < num_blocks:
+        account.notes.append(f"{overview.name}: what-if of {num_what_ifs} rounds; others need the server")
 
 
 def _block_rows(library: Library, run: int, first: int, last: int) -> object:
@@ -400,11 +395,3 @@ def _wait_for(read: Callable[[], object]) -> object:
         if getattr(found, "state", "done") != "computing" or time.monotonic() > deadline_s:
             return found
         time.sleep(_POLL_S)
-
-
-def _note_gaps(account: _Progress, overview: Overview, first: int, num_what_ifs: int) -> None:
-    num_blocks = overview.height - first + 1
-    if first > 1 and num_blocks > 0:
-        account.notes.append(f"{overview.name}: details of the newest {num_blocks} of {overview.height} blocks")
-    if num_what_ifs < num_blocks:
-        account.notes.append(f"{overview.name}: what-if of {num_what_ifs} rounds; others need the server")

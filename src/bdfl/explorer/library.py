@@ -272,10 +272,11 @@ class Library:
                         summary=overview.summary,
                     )
                 )
-        return compare_runs(rows, [found.columns for found in self._runs], self._find_intervals)
 
-    def _find_intervals(self, differences: list[list[float]]) -> list[tuple[float, float]]:
-        return self._worker.ask(FindIntervals(differences=differences), list[tuple[float, float]])
+        def find_intervals(differences: list[list[float]]) -> list[tuple[float, float]]:
+            return self._worker.ask(FindIntervals(differences=differences), list[tuple[float, float]])
+
+        return compare_runs(rows, [found.columns for found in self._runs], find_intervals)
 
     def verify(self, run: int) -> VerifyDocument:
         path = self._run(run).chain_path

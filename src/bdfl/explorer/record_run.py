@@ -74,7 +74,10 @@ class RecordRun:
         self.scenario_path = None if self._scenario is None else path / SCENARIO_FILE
         self._problems = [] if problem is None else [Problem(height=0, what=problem)]
         self.name = self._found.scenario or path.name
-        self._summary = summarise(self.columns, self.clients(), self._best_round())
+        accuracy = np.where(np.isfinite(self.columns["loss"]), self.columns["accuracy"], np.nan)
+        known = np.flatnonzero(np.isfinite(accuracy))
+        best_round = int(known[np.argmax(accuracy[known])]) + 1 if known.size else None
+        self._summary = summarise(self.columns, self.clients(), best_round)
         self.release()
 
     def close(self) -> None:
@@ -87,11 +90,6 @@ class RecordRun:
             base = getattr(values, "_mmap", None)
             if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
                 base.madvise(mmap.MADV_DONTNEED)
-
-    def _best_round(self) -> int | None:
-        accuracy = np.where(np.isfinite(self.columns["loss"]), self.columns["accuracy"], np.nan)
-        known = np.flatnonzero(np.isfinite(accuracy))
-        return int(known[np.argmax(accuracy[known])]) + 1 if known.size else None
 
     def read_all(self) -> None:
         """Do nothing: records are read when opened."""

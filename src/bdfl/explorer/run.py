@@ -40,8 +40,6 @@ def open_path(path: Path, worker: WorkerClient) -> Run:
             return _open_run(path) if is_run else _open_node_folder(path)
         if (path / RECORD_FILE).is_file():
             return RecordRun(path, worker)
-    except CannotOpen:
-        raise
     except BdflError as error:
         raise CannotOpen(one_line(error)) from None
     raise CannotOpen(f"{path}: {_EXPECTED}")

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import deque
-from functools import singledispatch
+from functools import cache, singledispatch
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -167,13 +168,8 @@ def _trace(request: TraceModel) -> ModelDocument:
 
 def _find_parents(chain: Store, made_in: int) -> list[Ancestor]:
     """Return the chain of models that led to a model, itself first."""
-    makers: list[int] = []
-    for height in range(made_in, 0, -1):
-        if len(makers) == _MAX_PARENTS:
-            break
-        if not get_block(chain, height).body.is_empty:
-            makers.append(height)
-    heights = makers if len(makers) == _MAX_PARENTS else [*makers, 0]
+    makers = (height for height in range(made_in, 0, -1) if not get_block(chain, height).body.is_empty)
+    heights = [*islice(makers, _MAX_PARENTS), 0][:_MAX_PARENTS]
     is_small = chain.genesis.model.size <= _MAX_DISTANCE_BYTES
     parents = []
     for place, height in enumerate(heights):
@@ -250,6 +246,10 @@ class _ChainVerification:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.begin()
+
+    def begin(self) -> None:
+        """Verify the chain as it is now."""
         self._begun_s = time.monotonic()
         self._ended_s: float | None = None
         self._height = 0
@@ -342,30 +342,20 @@ def _sweep(scenario: Scenario) -> list[RunFrontierPoint]:
     ]
 
 
-class _Background:
-    """Running and finished computations, by path."""
-
-    def __init__(self) -> None:
-        self.verifications: dict[str, _ChainVerification] = {}
-        self.frontiers: dict[str, _FrontierSearch] = {}
-
-
-_BACKGROUND = _Background()
+_verification_of, _search_of = cache(_ChainVerification), cache(_FrontierSearch)  # begun once for every path
 
 
 @answer.register
 def _verify(request: VerifyChain) -> VerifyDocument:
-    known = _BACKGROUND.verifications.get(request.chain)
-    if known is None or known.is_stale:
-        known = _BACKGROUND.verifications[request.chain] = _ChainVerification(Path(request.chain))
-    return known.document()
+    found = _verification_of(Path(request.chain))
+    if found.is_stale:
+        found.begin()
+    return found.document()
 
 
 @answer.register
 def _find_frontier(request: FindFrontier) -> FrontierDocument:
-    if request.scenario not in _BACKGROUND.frontiers:
-        _BACKGROUND.frontiers[request.scenario] = _FrontierSearch(Path(request.scenario))
-    return _BACKGROUND.frontiers[request.scenario].document
+    return _search_of(Path(request.scenario)).document
 
 
 def _reply(request: AnyRequest) -> Reply:

@@ -329,8 +329,10 @@ _SHOWN_LABELS = 20
 
 def describe_founding(summary: GenesisSummary) -> list[RenderableType]:
     """Describe the rules, the members, the trust assumptions and the missing steps."""
+    trust = new_table("Whoever signs trusts that", ("",), ([Text(sentence)] for sentence in summary.trust))
+    trust.show_header = False
     missing = describe_missing(summary.missing, summary.kind)
-    return [_tabulate_rules(summary), _tabulate_seats(summary), _list_trust(summary), Text(missing)]
+    return [_tabulate_rules(summary), _tabulate_seats(summary), trust, Text(missing)]
 
 
 def _tabulate_rules(summary: GenesisSummary) -> Table:
@@ -370,12 +372,6 @@ def _tabulate_seats(summary: GenesisSummary) -> Table:
         for seat in summary.seats
     )
     return new_table("Members", ("", "name", "key", "samples", "rate", "signed"), rows, text_columns=3)
-
-
-def _list_trust(summary: GenesisSummary) -> Table:
-    table = new_table("Whoever signs trusts that", ("",), ([Text(sentence)] for sentence in summary.trust))
-    table.show_header = False
-    return table
 
 
 def describe_missing(members: Sequence[int], kind: str = "genesis") -> str:

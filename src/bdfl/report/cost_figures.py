@@ -31,6 +31,7 @@ from bdfl.report.style import (
     TRAINING,
     UPLOAD,
     Cell,
+    Column,
     Picture,
     Sheet,
     drawing,
@@ -50,24 +51,26 @@ def show_delay(run: RunRecord) -> Exhibit:
         draw_delay_parts(axes, run)
         fit_rounds(axes, run)
         axes.set(title="Delay of a round", xlabel="round")
-    rows = [
-        (row.round, row.status.value, row.training_s, row.upload_s, row.mining_s, row.overhead_s, row.delay_s)
-        for row in run.rounds
-    ]
-    header = ("round", "status", "training_s", "upload_s", "mining_s", "protocol_s", "delay_s")
-    parts = {
-        "training": float(np.sum(run.training_s)),
-        "upload": float(np.sum(run.upload_s)),
-        "mining": float(np.sum(run.mining_s)),
+    columns: dict[str, Column] = {
+        "round": run.round,
+        "status": [status.value for status in run.status],
+        "training_s": run.training_s,
+        "upload_s": run.upload_s,
+        "mining_s": run.mining_s,
+        "protocol_s": run.overhead_s,
+        "delay_s": run.delay_s,
     }
-    shares = ", ".join(f"{name} {100 * part / (run.total_delay_s or 1.0):.0f} %" for name, part in parts.items())
+    parts = {"training": run.training_s, "upload": run.upload_s, "mining": run.mining_s}
+    shares = ", ".join(
+        f"{name} {100 * float(np.sum(part)) / (run.total_delay_s or 1.0):.0f} %" for name, part in parts.items()
+    )
     return Exhibit(
         "delay",
         "Where the time goes",
         "A round lasts until its slowest client has trained and uploaded, and then until a block is mined. Training and"
         f" upload are those of the slowest client. Over the whole run: {shares}.{infeasible_text(run)}",
         f"Stacked chart of the delay of each round: {shares}; {run.total_delay_s:.1f} seconds in all.",
-        Picture(figure, [Sheet(header, rows)]),
+        Picture(figure, [Sheet.of_columns(columns)]),
     )
 
 
@@ -109,16 +112,13 @@ def show_energy(run: RunRecord) -> Exhibit:
         )
         if not happened.any():
             say(axes, "no round took place")
-    joules = [_mean_rounds(part[happened]) for part in (run.training_j, run.upload_j, run.mining_j)]
-    budget_j = _mean_rounds(run.energy_budget_j)
-    rows = [
-        (client, *(float(part[client]) for part in joules), float(budget_j[client]), float(mean[client]),
-         float(highest[client]))
-        for client in range(run.num_clients)
-    ]  # fmt: skip
-    header = (
-        "client", "training_j", "upload_j", "mining_j", "budget_j", "mean_share_of_budget", "highest_share_of_budget",
-    )  # fmt: skip
+    columns = {
+        "client": np.arange(run.num_clients),
+        **{name: _mean_rounds(getattr(run, name)[happened]) for name in ("training_j", "upload_j", "mining_j")},
+        "budget_j": _mean_rounds(run.energy_budget_j),
+        "mean_share_of_budget": mean,
+        "highest_share_of_budget": highest,
+    }
     return Exhibit(
         "energy",
         "What it costs each client",
@@ -126,7 +126,7 @@ def show_energy(run: RunRecord) -> Exhibit:
         " Grey is the client's highest round, dashed the budget that no round may exceed.",
         f"Bar chart of the energy of {run.num_clients} clients as a share of their budgets. In the mean they spend "
         f"{100 * float(mean.mean()):.0f} %; the highest round of any client is at {100 * float(highest.max()):.0f} %.",
-        Picture(figure, [Sheet(header, rows)]),
+        Picture(figure, [Sheet.of_columns(columns)]),
     )
 
 
@@ -200,7 +200,6 @@ def _show_queues(
 def show_participation(run: RunRecord) -> Exhibit:
     """Draw the participation of every client against the rate beta that it is owed."""
     below = is_below_rate(run)
-    share, rate = run.participation, run.participation_rate
     with drawing(WIDTH, 3.0) as figure:
         axes = figure.subplots()
         if run.num_clients <= _MOST_BARS:
@@ -208,11 +207,12 @@ def show_participation(run: RunRecord) -> Exhibit:
         else:
             _draw_rate_cloud(axes, run)
         axes.set_title("Participation against beta")
-    owed = rounds_owed(run)
-    rows = [
-        (client, float(rate[client]), float(share[client]), max(float(owed[client]), 0.0))
-        for client in range(run.num_clients)
-    ]
+    columns = {
+        "client": np.arange(run.num_clients),
+        "beta": run.participation_rate,
+        "participation": run.participation,
+        "rounds_owed": np.maximum(rounds_owed(run), 0.0),
+    }
     count = int(np.count_nonzero(below))
     verdict = f"{count} of {run.num_clients} clients are" if count else "No client is"
     form = (
@@ -226,7 +226,7 @@ def show_participation(run: RunRecord) -> Exhibit:
         f"{form} Red is a client that is owed a whole round or more at the end. Infeasible rounds and diverged updates"
         " count as not taking part.",
         f"Chart of participation against the rate beta. {verdict} below the rate by a whole round or more.",
-        Picture(figure, [Sheet(("client", "beta", "participation", "rounds_owed"), rows)]),
+        Picture(figure, [Sheet.of_columns(columns)]),
     )
 
 

@@ -230,10 +230,7 @@ def _draw_means(axes: Axes, comparison: Comparison) -> None:
 def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
     """Draw delay against shortfall: lines over V for the swept schedulers, one mark for each of the others."""
     bound = comparison.bound
-    swept: list[str] = []
-    for point in comparison.frontier:
-        if point.scheduler not in swept:
-            swept.append(point.scheduler)
+    swept = list(dict.fromkeys(point.scheduler for point in comparison.frontier))
     for place, scheduler in enumerate(swept):
         points = [point for point in comparison.frontier if point.scheduler == scheduler]
         colour = colour_of(scheduler, place)

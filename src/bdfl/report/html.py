@@ -166,8 +166,9 @@ COLOURS = {  # name: (light, dark); figures are drawn in the light colours
 }
 
 
-def render_page(title: str, body: Element, styles: str = "") -> str:
-    """Return the page as HTML: no script, no font, no external link. `styles` follow the common style sheet."""
+def render_page(title: str, body: Element) -> str:
+    """Return the page as HTML: no script, no font, no external link, and a content security policy against them."""
+    styles = extract_styles(body, {light: f"var(--{name})" for name, (light, _) in COLOURS.items()})
     light, dark = ("".join(f"--{name}:{pair[side]};" for name, pair in COLOURS.items()) for side in (0, 1))
     colours = f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
     sheet = colours + files("bdfl.report").joinpath("page.css").read_text(encoding="utf-8") + styles

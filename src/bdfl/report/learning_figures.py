@@ -30,6 +30,7 @@ from bdfl.report.style import (
     TRAINING,
     UPLOAD,
     Cell,
+    Column,
     Picture,
     Sheet,
     drawable,
@@ -71,24 +72,16 @@ def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
         ]
         label_ends(axes, [end for end in ends if end[1] > 0], gap=0.065)
         axes.set(title="Squared gradient norm of the global loss", xlabel="rounds T", ylabel="mean over T rounds")
-    rows = [
-        (
-            round,
-            float(estimate.squared_gradient[round - 1]),
-            float(estimate.measured[round - 1]),
-            *(
-                value
-                for bound in (estimate.owed[round - 1], estimate.achieved[round - 1])
-                for value in (bound.initial_loss, bound.mixed_drift, bound.local_drift, bound.absence, bound.total)
-            ),
-        )
-        for round in range(1, num_rounds + 1)
-    ]
-    terms = ("initial_loss", "mixed_drift", "local_drift", "absence", "total")
-    header = (
-        "rounds", "squared_gradient_norm", "measured_mean",
-        *(f"{rate}_{term}" for rate in ("owed", "achieved") for term in terms),
-    )  # fmt: skip
+    columns: dict[str, Column] = {
+        "rounds": rounds,
+        "squared_gradient_norm": estimate.squared_gradient,
+        "measured_mean": estimate.measured,
+        **{
+            f"{rate}_{term}": [getattr(bound, term) for bound in bounds]
+            for rate, bounds in (("owed", estimate.owed), ("achieved", estimate.achieved))
+            for term in ("initial_loss", "mixed_drift", "local_drift", "absence", "total")
+        },
+    }
     worth = "below G²" if estimate.is_telling else "above G², which no gradient exceeds anyway: it says nothing"
     verdict = f"Here it ends {estimate.looseness:.3g} times above what was measured, and {worth}."
     return Exhibit(
@@ -99,7 +92,7 @@ def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
         f"Line chart on a logarithmic axis: after {num_rounds} rounds the measured mean is"
         f" {float(estimate.measured[-1]):.3g}, the bound {float(achieved[-1]):.3g} at the achieved participation and"
         f" {float(owed[-1]):.3g} at beta.",
-        Picture(figure, [Sheet(header, rows)]),
+        Picture(figure, [Sheet.of_columns(columns)]),
     )
 
 
@@ -340,7 +333,9 @@ def _marks_text(run: RunRecord, learning: LearningRecord) -> str:
 
 def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Exhibit:
     """Draw epsilon over the rounds, and accuracy against epsilon."""
-    most, middle = _spent_so_far(learning)
+    # of clients with data; 0 for one that never trained
+    spent = np.maximum.accumulate(np.nan_to_num(learning.epsilon), axis=0)[:, learning.samples > 0]
+    most, middle = spent.max(axis=1), np.median(spent, axis=1)
     with drawing(WIDTH, 4.5) as figure:
         upper, lower = figure.subplots(2, 1)
         for values, colour, name in ((most, UPLOAD, "most of any client"), (middle, TRAINING, "median client")):
@@ -356,10 +351,7 @@ def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -
         lower.set_xlim(left=0)
         lower.set_ylim(0, 1.04)
         lower.yaxis.set_major_formatter(PercentFormatter(1.0))
-    rows: list[Sequence[Cell]] = [
-        (int(round), float(most[place]), float(middle[place]), float(learning.accuracy[place]))
-        for place, round in enumerate(run.round)
-    ]
+    columns = {"round": run.round, "epsilon_most": most, "epsilon_median": middle, "accuracy": learning.accuracy}
     last = float(most[-1])
     return Exhibit(
         "privacy",
@@ -370,11 +362,5 @@ def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -
         " so it hides nothing from those who know that.",
         f"Line charts of epsilon over {run.num_rounds} rounds, at the end {last:.2f} for the client that spent most,"
         " and of test accuracy by epsilon.",
-        Picture(figure, [Sheet(("round", "epsilon_most", "epsilon_median", "accuracy"), rows)]),
+        Picture(figure, [Sheet.of_columns(columns)]),
     )
-
-
-def _spent_so_far(learning: LearningRecord) -> tuple[PerRound, PerRound]:
-    """Return the largest and median epsilon of clients with data, (rounds,) each; 0 for a client that never trained."""
-    spent = np.maximum.accumulate(np.nan_to_num(learning.epsilon), axis=0)[:, learning.samples > 0]
-    return spent.max(axis=1), np.median(spent, axis=1)

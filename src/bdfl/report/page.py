@@ -16,7 +16,7 @@ from bdfl.ledger.verify import Verification
 from bdfl.records import LearningRecord, RunRecord
 from bdfl.records.parquet import write_parquet
 from bdfl.records.run import mean_or_nan
-from bdfl.report.html import COLOURS, card, extract_styles, facts_node, inline_svg, node, render_page, table_node
+from bdfl.report.html import card, facts_node, inline_svg, node, render_page, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.run_figures import Exhibit
 from bdfl.report.run_report import REPORT_FILE, chain_section, count, list_warnings, summarise_findings, verified
@@ -225,13 +225,17 @@ def render_report(
     """
     chain = [] if verification is None else [node("h2", "Chain"), *chain_section(verification)]
     figures = {exhibit.name: _figure(exhibit, f"f{place}") for place, exhibit in enumerate(exhibits)}
+    privacy = []
+    if "privacy" in figures:
+        spent = node("div.panel", privacy_table(learning, scenario))
+        privacy = [node("h2", "Privacy"), _pair(figures["privacy"], spent)]
     main = node(
         "main",
         _opening(run, learning, scenario),
         node("h2", "Learning"),
         _pair(figures["learning-rounds"], figures["learning-seconds"]),
         _pair(figures["recall"], node("div.panel", recall_table(learning), rounds_table(run, learning))),
-        *_privacy(learning, scenario, figures.get("privacy")),
+        *privacy,
         node("h2", "Time and energy"),
         _pair(figures["delay"], figures["energy"]),
         node("h2", "Fairness"),
@@ -245,8 +249,7 @@ def render_report(
         node("div.panel", scenario_table(scenario)),
     )
     body = node("body", main, _colophon(run, learning))
-    styles = extract_styles(body, {light: f"var(--{name})" for name, (light, _) in COLOURS.items()})
-    return render_page(f"{scenario.name}: report of a run", body, styles)
+    return render_page(f"{scenario.name}: report of a run", body)
 
 
 def _opening(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Element:
@@ -320,17 +323,12 @@ def _pair(*members: Element) -> Element:
     return node("div.pair", *members)
 
 
-def _privacy(learning: LearningRecord, scenario: Scenario, figure: Element | None) -> list[Element]:
-    """Return the section about privacy; empty for a run without private training."""
-    if figure is None:
-        return []
-    return [node("h2", "Privacy"), _pair(figure, node("div.panel", privacy_table(learning, scenario)))]
-
-
 def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> list[Element]:
     if isinstance(found, CannotSay) or figure is None:
         reason = found.reason if isinstance(found, CannotSay) else "its figure was not drawn"
         return [node("p", f"The run does not say how it compares with the paper's Lemma 1: {reason}.")]
+    unmet = [node("p", "What the lemma presumes and this run does not do:"),
+             node("ul.plain", *(node("li", sentence) for sentence in found.unmet))] if found.unmet else []  # fmt: skip
     return [
         _pair(figure, node("div.panel", terms_table(found), constants_table(found.constants))),
         node(
@@ -340,17 +338,8 @@ def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> li
                 "L and G are the largest values that this run happened to see. The true constants are no smaller, so"
                 " this is an estimate of the bound and not a proof.",
             ),
-            *_unmet(found.unmet),
+            *unmet,
         ),
-    ]
-
-
-def _unmet(sentences: Sequence[str]) -> list[Element]:
-    if not sentences:
-        return []
-    return [
-        node("p", "What the lemma presumes and this run does not do:"),
-        node("ul.plain", *(node("li", sentence) for sentence in sentences)),
     ]
 
 

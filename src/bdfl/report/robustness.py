@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.patches import Rectangle
 from rich.table import Table
 from rich.text import Text
@@ -41,7 +41,7 @@ def draw_poisoning(found: Poisoning) -> Picture:
     with drawing(width, 1.35 + 0.46 * len(found.rules)) as figure:
         grid = figure.subplots(1, len(found.partitions), squeeze=False, gridspec_kw={"wspace": _PANEL_GAP})[0]
         for axes, partition in zip(grid, found.partitions, strict=True):
-            _draw_map(axes, found, partition, _SHADES, scale)
+            _draw_map(axes, found, partition, scale)
             axes.set_title(name_partition(found, partition))
         grid[0].set_yticks(range(len(found.rules)), [_rule_label(rule) for rule in found.rules])
         bar = figure.colorbar(ScalarMappable(scale, _SHADES), ax=list(grid), pad=0.015, fraction=0.03, aspect=22)
@@ -51,11 +51,11 @@ def draw_poisoning(found: Poisoning) -> Picture:
     return Picture(figure, [_cells_sheet(found), _runs_sheet(found)])
 
 
-def _draw_map(axes: Axes, found: Poisoning, partition: PartitionMethod, shades: Colormap, scale: Normalize) -> None:
+def _draw_map(axes: Axes, found: Poisoning, partition: PartitionMethod, scale: Normalize) -> None:
     for row, rule in enumerate(found.rules):
         for column, attack in enumerate(found.attacks):
             cell = found.find_cell(partition, attack, rule)
-            _draw_cell(axes, cell, column - 0.5, row - 0.5, shades(scale(cell.below_clean.mean)))
+            _draw_cell(axes, cell, column - 0.5, row - 0.5, _SHADES(scale(cell.below_clean.mean)))
     axes.set_xlim(-0.5, len(found.attacks) - 0.5)
     axes.set_ylim(len(found.rules) - 0.5, -0.5)
     axes.set_xticks(range(len(found.attacks)), [_attack_label(attack) for attack in found.attacks])
@@ -100,33 +100,30 @@ def _brightness(shade: tuple[float, ...]) -> float:
 
 def tabulate_poisoning(found: Poisoning) -> list[Table]:
     """Tabulate final accuracies for every partition of the data, then the verdicts."""
-    return [*(_tabulate_map(found, partition) for partition in found.partitions), _tabulate_verdicts(found)]
-
-
-def _tabulate_map(found: Poisoning, partition: PartitionMethod) -> Table:
-    table = new_table(
-        f"{name_partition(found, partition)}: final accuracy (%), mean of {len(found.seeds)} seeds",
-        ("rule", *(_attack_label(attack) for attack in found.attacks)),
-    )
-    for rule in found.rules:
-        cells = [found.find_cell(partition, attack, rule) for attack in found.attacks]
-        table.add_row(
-            _rule_label(rule, " "),
-            *(Text(f"{cell.final_percent.mean:.1f}", style="bold" if cell.is_borne else "red") for cell in cells),
-        )
-    table.caption = f"bold: within {BORNE_POINTS:g} points of the clean run, the mean without an attack"
-    return table
-
-
-def _tabulate_verdicts(found: Poisoning) -> Table:
-    return tabulate_verdicts([
+    claims = [
         (
             f"{name_partition(found, verdict.partition, short=True)}: {show_attack(verdict.attack)} is borne",
             verdict.is_borne,
             _verdict_text(verdict),
         )
         for verdict in found.verdicts
-    ])  # fmt: skip
+    ]
+    return [*(_tabulate_map(found, partition) for partition in found.partitions), tabulate_verdicts(claims)]
+
+
+def _tabulate_map(found: Poisoning, partition: PartitionMethod) -> Table:
+    rows: list[list[str | Text]] = []
+    for rule in found.rules:
+        cells = [found.find_cell(partition, attack, rule) for attack in found.attacks]
+        styles = ["bold" if cell.is_borne else "red" for cell in cells]
+        texts = (Text(f"{cell.final_percent.mean:.1f}", style) for cell, style in zip(cells, styles, strict=True))
+        rows.append([_rule_label(rule, " "), *texts])
+    return new_table(
+        f"{name_partition(found, partition)}: final accuracy (%), mean of {len(found.seeds)} seeds",
+        ("rule", *(_attack_label(attack) for attack in found.attacks)),
+        rows,
+        caption=f"bold: within {BORNE_POINTS:g} points of the clean run, the mean without an attack",
+    )
 
 
 def write_poisoning_markdown(found: Poisoning, made_with: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
@@ -157,7 +156,11 @@ def draw_run(record: RunRecord) -> Picture:
         panels["stability"].set(title="d  Mean-rate stability: backlog over time tends to 0", xlabel="round")
         for axes in panels.values():
             fit_rounds(axes, record)
-        _title_run(figure, record)
+        name = drawable(record.scenario, otherwise="scenario")
+        title_figure(figure, f"{name}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}")
+        if record.num_infeasible:
+            mark = Patch(color=INFEASIBLE, alpha=0.35, label=f"{record.num_infeasible} infeasible rounds")
+            figure.legend(handles=[mark], loc="outside upper right")
     return Picture(figure, [_run_sheet(record), _client_sheet(record)])
 
 
@@ -186,63 +189,33 @@ def _draw_energy(axes: Axes, record: RunRecord) -> None:
     axes.legend(loc="upper left", ncols=2, handlelength=1.4, columnspacing=1.2)
 
 
-def _title_run(figure: Figure, record: RunRecord) -> None:
-    name = drawable(record.scenario, otherwise="scenario")
-    title_figure(figure, f"{name}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}")
-    if record.num_infeasible:
-        figure.legend(
-            handles=[Patch(color=INFEASIBLE, alpha=0.35, label=f"{record.num_infeasible} infeasible rounds")],
-            loc="outside upper right",
-        )
-
-
 def _run_sheet(record: RunRecord) -> Sheet:
-    header = (
-        "round", "status", "selected", "training_s", "upload_s", "mining_s", "delay_s",
-        "mean_energy_j", "mean_backlog", "mean_backlog_over_round", "lyapunov", "drift", "drift_bound",
-        "objective", "gap", "iterations",
-    )  # fmt: skip
-    rows = [
-        (
-            row.round,
-            row.status.value,
-            int(np.count_nonzero(row.selected)),
-            row.training_s,
-            row.upload_s,
-            row.mining_s,
-            row.delay_s,
-            float(np.mean(row.energy_j)),
-            float(np.mean(row.next_queue)),
-            float(np.mean(row.next_queue)) / row.round,
-            row.lyapunov,
-            row.drift,
-            row.drift_bound,
-            row.objective,
-            row.gap,
-            row.iterations,
-        )
-        for row in record.rounds
-    ]
-    return Sheet(header, rows, "rounds")
+    backlog = np.array([np.mean(row) for row in record.next_queue])
+    columns = {
+        "round": record.round,
+        "status": [status.value for status in record.status],
+        "selected": record.num_selected,
+        **{name: getattr(record, name) for name in ("training_s", "upload_s", "mining_s", "delay_s")},
+        "mean_energy_j": [float(np.mean(row)) for row in record.energy_j],
+        "mean_backlog": backlog,
+        "mean_backlog_over_round": backlog / record.round,
+        **{
+            name: getattr(record, name)
+            for name in ("lyapunov", "drift", "drift_bound", "objective", "gap", "iterations")
+        },
+    }
+    return Sheet.of_columns(columns, "rounds")
 
 
 def _client_sheet(record: RunRecord) -> Sheet:
-    header = ("round", "client", "selected", "training_j", "upload_j", "mining_j", "energy_budget_j", "backlog")
-    rows = [
-        (
-            row.round,
-            client,
-            int(row.selected[client]),
-            float(row.training_j[client]),
-            float(row.upload_j[client]),
-            float(row.mining_j[client]),
-            float(row.energy_budget_j[client]),
-            float(row.next_queue[client]),
-        )
-        for row in record.rounds
-        for client in range(record.num_clients)
-    ]
-    return Sheet(header, rows, "clients")
+    columns = {
+        "round": np.repeat(record.round, record.num_clients),
+        "client": np.tile(np.arange(record.num_clients), record.num_rounds),
+        "selected": record.selected.astype(np.int64).ravel(),
+        **{name: getattr(record, name).ravel() for name in ("training_j", "upload_j", "mining_j", "energy_budget_j")},
+        "backlog": record.next_queue.ravel(),
+    }
+    return Sheet.of_columns(columns, "clients")
 
 
 # A captioned figure of a training run's report, all of one width.

@@ -6,13 +6,16 @@ only where something is drawn, so that tables do not need it.
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.experiment.statistics import Interval
 
@@ -83,6 +86,7 @@ _SETTINGS = {
 }
 
 Cell = str | int | float
+Column = NDArray[Any] | Sequence[Cell]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +96,12 @@ class Sheet:
     header: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
     part: str = ""
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Column], part: str = "") -> "Sheet":
+        """Return a sheet with these columns, of equal lengths."""
+        values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()]
+        return cls(tuple(columns), list(zip(*values, strict=True)), part)
 
 
 @dataclass(frozen=True, eq=False)

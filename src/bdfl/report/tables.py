@@ -1,6 +1,6 @@
 """Tables of runs, comparisons and scenarios."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -246,11 +246,6 @@ def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: b
         rest = (row.meaning,) if with_meaning else (row.default_text, row.source)
         table.add_row(key, Text(row.value_text, style="" if row.is_default else "bold"), row.unit, *rest)
     return table
-
-
-def tabulate_texts(title: str, columns: tuple[str, str], texts: Mapping[str, str]) -> Table:
-    """Tabulate names and texts."""
-    return new_table(title, columns, texts.items(), text_columns=2)
 
 
 def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:

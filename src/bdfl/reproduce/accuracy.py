@@ -224,15 +224,12 @@ def _describe(found: DataSetRuns, levels: Sequence[float], reasons: Mapping[str,
     if sizes is not None:
         notes.append(f"{found.name}, {sizes}")
     notes += describe_unjudged(found, levels)
-    return notes + [note for run in found.runs for note in _describe_trouble(run)]
-
-
-def _describe_trouble(run: TrainedRun) -> list[str]:
-    counts = {
-        "local updates diverged and were left out": run.summary.num_diverged,
-        "rounds were infeasible": run.summary.num_infeasible,
-    }
-    return [f"{run.planned.title}: {count} {what}" for what, count in counts.items() if count]
+    for run in found.runs:
+        if run.summary.num_diverged:
+            notes.append(f"{run.planned.title}: {run.summary.num_diverged} local updates diverged and were left out")
+        if run.summary.num_infeasible:
+            notes.append(f"{run.planned.title}: {run.summary.num_infeasible} rounds were infeasible")
+    return notes
 
 
 def _describe_campaign(found: Sequence[DataSetRuns], training: TrainingSettings) -> list[str]:
@@ -299,14 +296,14 @@ def _accuracy_row(found: DataSetRuns, choice: str) -> list[Cell]:
     final, best = mean_interval(final_percent(runs)), mean_interval(best_percent(runs))
     paper = PAPER_ACCURACY_PERCENT[found.data_set].get(choice)
     numbers = [paper, final.mean, _width(final), best.mean, _width(best)]
-    return [found.name, show_choice(choice), _rounds_text(found), *numbers]
+    return [found.name, show_choice(choice), found.rounds_text, *numbers]
 
 
 def _time_row(found: DataSetRuns, choice: str) -> list[Cell]:
     paper_s = PAPER_TIME_S[found.data_set].get(choice)
     prorated_s = None if paper_s is None else paper_s * found.used.rounds / found.shipped.rounds
     ours_s = mean_interval(total_s(found.by_choice[choice]))
-    return [found.name, show_choice(choice), _rounds_text(found), paper_s, prorated_s, ours_s.mean, _width(ours_s)]
+    return [found.name, show_choice(choice), found.rounds_text, paper_s, prorated_s, ours_s.mean, _width(ours_s)]
 
 
 def _reach_row(found: DataSetRuns, choice: str, level: float) -> list[Cell]:
@@ -317,10 +314,6 @@ def _reach_row(found: DataSetRuns, choice: str, level: float) -> list[Cell]:
         return [*row, None, None, None]
     seconds = mean_interval([time_s for _, time_s in reached])
     return [*row, float(np.mean([round for round, _ in reached])), seconds.mean, _width(seconds)]
-
-
-def _rounds_text(found: DataSetRuns) -> str:
-    return f"{found.used.rounds} of {found.shipped.rounds}"
 
 
 def _width(interval: Interval) -> float | None:

@@ -15,7 +15,7 @@ from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
 from bdfl.experiment.parallel import Progress, map_runs
 from bdfl.learning.training import num_local_steps
 from bdfl.records import RunRecord
-from bdfl.report.html import COLOURS, extract_styles, inline_svg, node, render_page, table_node
+from bdfl.report.html import inline_svg, node, render_page, table_node
 from bdfl.report.style import Picture, Sheet, save_picture, save_sheet
 from bdfl.scenario import Scenario, describe_scenario, load_scenario
 from bdfl.scenario.files import find_scenario, shipped_scenarios
@@ -273,9 +273,8 @@ def write_page(found: Reproduction, picture: Picture, provenance: Sheet, path: P
         node("p", f"Calibrated, not in the paper: {', '.join(found.calibrated)}."),
         _table("Runs", provenance.header, provenance.rows),
     )
-    styles = extract_styles(body, {light: f"var(--{name})" for name, (light, _) in COLOURS.items()})
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_page(title, body, styles), encoding="utf-8")
+    path.write_text(render_page(title, body), encoding="utf-8")
     return path
 
 

@@ -56,6 +56,10 @@ class DataSetRuns:
         return len(next(iter(self.by_choice.values())))
 
     @property
+    def rounds_text(self) -> str:
+        return f"{self.used.rounds} of {self.shipped.rounds}"
+
+    @property
     def is_full_length(self) -> bool:
         """True if runs have as many rounds as the shipped scenario."""
         return self.used.rounds == self.shipped.rounds
@@ -201,7 +205,10 @@ def describe_unjudged(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
         f"{found.name}: {show_choice(one)} and {show_choice(other)} trained the same clients in every round, so their"
         " models are the same: their accuracies are one measurement, not two"
         for one, other in combinations(found.by_choice, 2)
-        if _is_same_training(found, one, other)
+        if all(
+            left.summary.selected == right.summary.selected
+            for left, right in zip(found.by_choice[one], found.by_choice[other], strict=True)
+        )
     ]
     if not levels:
         notes.append(
@@ -215,11 +222,6 @@ def describe_unjudged(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
             f" {_widest(differences):.1f} points, so whether schedulers differ is not judged"
         )
     return notes
-
-
-def _is_same_training(found: DataSetRuns, one: str, other: str) -> bool:
-    pairs = zip(found.by_choice[one], found.by_choice[other], strict=True)
-    return all(left.summary.selected == right.summary.selected for left, right in pairs)
 
 
 def differences_of(measure: Callable[[Sequence[TrainedRun]], PerSeed], found: DataSetRuns) -> dict[str, Interval]:
