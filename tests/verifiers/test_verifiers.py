@@ -100,7 +100,7 @@ def write_rows(path, genesis, initial, rows, blobs):
         for data in blobs:
             store.put_blob(digest(data), data)
         for height, (block, certificate) in enumerate(rows, start=1):
-            store._rows.append(height, block, certificate, {}, is_trusted=False)
+            store.insert_block(height, block, certificate, {}, is_trusted=False)
     return path
 
 
