@@ -152,9 +152,10 @@ def write_tls(
     return write_tls_files(folder / TLS_FOLDER, key, certificate, roots_of(genesis, known))
 
 
-def roots_of(genesis: GenesisFile, authorities: Mapping[int, bytes]) -> bytes:
+def roots_of(genesis: GenesisFile, authorities: Mapping[int, bytes] | None = None) -> bytes:
     """Return the trusted roots (PEM): the CAs of all members and the certificates of the access points."""
-    return roots_pem([*authorities.values(), *genesis.access_points])
+    known = genesis.authorities if authorities is None else authorities.values()
+    return roots_pem([*known, *genesis.access_points])
 
 
 def validate_owner(folder: Path, signer: Signer) -> None:

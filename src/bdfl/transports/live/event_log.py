@@ -34,7 +34,6 @@ from bdfl.protocol.events import (
     BlobArrived,
     ChangeOffered,
     Event,
-    KeptProgress,
     Measured,
     MessageArrived,
     NonceFound,
@@ -163,11 +162,6 @@ def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> 
         tuple(sorted(recovered.blobs)),
         recovered.lacks_model,
     )
-
-
-def progress_of(began: LogHeader) -> KeptProgress | None:
-    progress = began.progress
-    return None if progress is None else KeptProgress(began.height + 1, progress.attempt, progress.lock)
 
 
 class EventLog:
