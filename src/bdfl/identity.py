@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateBuilder
 
 PUBLIC_KEY_SIZE = 32
-SECRET_SIZE = 32
 MAC_SIZE = 16
 _DOMAIN = "bdfl/1"
 _FIELD = 2**255 - 19  # of Curve25519 and edwards25519

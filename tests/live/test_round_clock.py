@@ -47,7 +47,7 @@ class Clocks(Observer):
         self.works = works
 
     def stepped(self, now_ns, number, done):
-        self.works[number].round_of(done.before.chain)
+        self.works[number].remember(done.before.chain)
         self.clocks[number].stepped(now_ns, done)
 
 

@@ -552,7 +552,7 @@ def test_who_is_muted_can_be_asked_while_somebody_loses_patience():
         link = net.open(0, (f"127.0.0.1:{free_ports(1)[0]}",), ())
         blamers = []
 
-        class Standings(dict):
+        class Ends(dict):
             def items(self):
                 for item in super().items():
                     if not blamers:
@@ -562,10 +562,10 @@ def test_who_is_muted_can_be_asked_while_somebody_loses_patience():
                     yield item
 
         link.blame(1)
-        link._mutes._standings = Standings(link._mutes._standings)
+        link._mutes._ends_ns = Ends({1: 0})
         assert link.queued["muted"] == 0
         blamers[0].join()
-        assert set(link._mutes._standings) == {1, 2}
+        assert set(link._mutes._patience) == {1, 2}
 
 
 def test_who_may_speak_can_change():

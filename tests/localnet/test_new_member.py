@@ -143,7 +143,7 @@ def test_a_node_connects_anew_when_somebody_comes_and_when_somebody_is_removed(n
     with open_node(settings) as service:
         found = []
         tls = service._zenoh._settings.tls
-        monkeypatch.setattr(service._members, "_reconnect", lambda: found.append(count_authorities(tls)))
+        monkeypatch.setattr(service._members, "reconnect", lambda: found.append(count_authorities(tls)))
         (folder / INBOX).mkdir(exist_ok=True)
         write_record(folder / INBOX / "third.change", third)
         service._members.take_changes()

@@ -72,7 +72,6 @@ def plan_round(params: ChainParams, prospect: Prospect, cache: VerificationCache
         tuple(prospect.candidates),
         tuple(prospect.candidates.values()),
     )
-
     return cache.recall(("plan", record_digest(question)), lambda: _plan(params, prospect, cache))
 
 

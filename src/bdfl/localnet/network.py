@@ -130,7 +130,7 @@ def validate_network(folder: Path, allowed: frozenset[str]) -> None:
     load_foreign_scenario(folder / SCENARIO_FILE, allowed)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LocalNetwork:
     """Supervisor of a network's processes, which exit when this process does, even if it crashes."""
 

@@ -73,7 +73,7 @@ def read_network(folder: Path) -> NetworkFile:
         raise BadNetwork(f"{folder / NETWORK_FILE}: {error}") from None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Child:
     """A subprocess that runs this package's command line, from now on."""
 

@@ -14,7 +14,7 @@ from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of
 from bdfl.storage import replace_file
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Membership:
     """Trusts the members that the chain has now. Thread-safe."""
 

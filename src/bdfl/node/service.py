@@ -77,7 +77,7 @@ class ThreadFailed(BdflError):
     """An exception that ended a thread of a running node."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NodeService:
     """A running node and its services, created by `open_node`."""
 

@@ -270,10 +270,7 @@ class Replay:
 
 
 class TwoVotes(OtherContent):
-    """Equivocates: to `camp` it votes for another block, precommits it too early, and votes in an attempt far ahead."""
-
-    def __init__(self, camp: frozenset[int]) -> None:
-        super().__init__(camp)
+    """Equivocates: its receivers get a vote for another block, its precommit too early, and one of a far attempt."""
 
     def falsify(self, moment: Moment, content: Content, height: int) -> Content:
         place = moment.place(height)

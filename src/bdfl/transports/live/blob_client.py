@@ -26,7 +26,7 @@ class SendRequest(Protocol):
     def __call__(self, holder: int, request: PieceRequest, on_answer: Callable[[Answer], None]) -> None: ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BlobClient:
     """Downloads any number of blobs. Thread-safe. Close it after use."""
 

@@ -42,7 +42,7 @@ MAX_WAITING = 4096  # effects; back-pressure: beyond this the event loop waits f
 _Due: TypeAlias = tuple[Effect, ChainState]  # with the chain after the event that caused it
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Effects:
     """The only thread that writes to the store, sends, and starts work."""
 

@@ -34,7 +34,6 @@ from bdfl.protocol.events import (
     BlobArrived,
     ChangeOffered,
     Event,
-    KeptProgress,
     Measured,
     MessageArrived,
     NonceFound,
@@ -50,7 +49,6 @@ MAX_BYTES = 256 * 2**20
 EVENTS_FILE = "events.log"
 _HEAD = struct.Struct(">II")
 _MAX_FRAME = 4 * MAX_BLOCK_SIZE
-_NO_BLOB = b""
 
 _BlobName: TypeAlias = Annotated[bytes, Meta(max_length=32)]
 
@@ -135,7 +133,7 @@ def log_event(event: Event, after: NodeState, cache: VerificationCache) -> Logge
             blob = cache.digest(data)
             return LoggedBlob(holder, blob, data if blob in after.refused else b"")
         case TrainingFinished(height, parent, model, epsilon_micro):
-            return LoggedTraining(height, parent, _NO_BLOB if model is None else cache.digest(model), epsilon_micro)
+            return LoggedTraining(height, parent, b"" if model is None else cache.digest(model), epsilon_micro)
         case _:
             return event
 
@@ -164,11 +162,6 @@ def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> 
         tuple(sorted(recovered.blobs)),
         recovered.lacks_model,
     )
-
-
-def progress_of(began: LogHeader) -> KeptProgress | None:
-    progress = began.progress
-    return None if progress is None else KeptProgress(began.height + 1, progress.attempt, progress.lock)
 
 
 class EventLog:

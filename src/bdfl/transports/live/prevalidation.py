@@ -46,7 +46,7 @@ class _NoSigner(Signer):
         return bytes(SIGNATURE_SIZE)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Prevalidator:
     """Prevalidation, of at most `num_threads` events at a time; with 0 no event is worth it."""
 

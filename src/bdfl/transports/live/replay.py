@@ -18,6 +18,7 @@ from bdfl.protocol.events import (
     BlobArrived,
     Commit,
     Event,
+    KeptProgress,
     TrainingFinished,
 )
 from bdfl.protocol.node import begin, step
@@ -33,7 +34,6 @@ from bdfl.transports.live.event_log import (
     LoggedTraining,
     LogHeader,
     former_log,
-    progress_of,
     read_entries,
 )
 
@@ -208,6 +208,7 @@ class _Player:
 
     def _recovered(self, began: LogHeader, chain: ChainState) -> Recovered:
         blobs = {blob: self._store.get_blob(blob) for blob in began.blobs}
+        kept = began.progress
         goes_on = chain.params.server is not None and not began.lacks_model
         return Recovered(
             certificate=began.certificate,
@@ -215,7 +216,7 @@ class _Player:
             report=began.report,
             blocks=began.blocks,
             votes=began.votes,
-            progress=progress_of(began),
+            progress=None if kept is None else KeptProgress(began.height + 1, kept.attempt, kept.lock),
             blobs={blob: self._needed(blob, data) for blob, data in blobs.items()},
             lacks_model=began.lacks_model,
             model=self._needed(chain.model, self._store.get_blob(chain.model)) if goes_on else b"",

@@ -64,7 +64,7 @@ class SubscriptionRate(Generic[_Heard_contra]):
             is_over.wait(wait_ns / 1e9)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Subscription(Generic[_Heard]):
     """A thread that handles all messages of a subscriber or queryable, in order. End and join it after use."""
 
@@ -131,7 +131,7 @@ class Senders:
     relays: frozenset[int] = frozenset()  # members that relay their clients' messages
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Subscriptions(Generic[_Heard]):
     """Subscriptions to members; each is handled in order. Not thread-safe. End and join it after use."""
 
