@@ -32,16 +32,7 @@ def test_a_round_is_a_row_of_every_column(record):
 
 
 def test_collecting_the_rounds_gives_the_run_back(record):
-    again = collect_run(
-        record.rounds,
-        scenario=record.scenario,
-        scenario_digest=record.scenario_digest,
-        scheduler=record.scheduler,
-        tradeoff=record.tradeoff,
-        seed=record.seed,
-        participation_rate=record.participation_rate,
-        drift_constant=record.drift_constant,
-    )
+    again = collect_run(record.rounds, record, record.participation_rate)
     assert encode_run(again) == encode_run(record)
 
 
@@ -52,16 +43,7 @@ def test_a_round_that_the_run_does_not_have_is_refused(record):
 
 def test_a_run_without_rounds_is_refused(record):
     with pytest.raises(InvalidRecord, match="at least one"):
-        collect_run(
-            [],
-            scenario="x",
-            scenario_digest="",
-            scheduler="drc",
-            tradeoff=1.0,
-            seed=0,
-            participation_rate=record.participation_rate,
-            drift_constant=1.0,
-        )
+        collect_run([], record, record.participation_rate)
 
 
 def test_queues_follow_one_another(record):

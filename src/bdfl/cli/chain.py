@@ -3,16 +3,13 @@
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bdfl.cli.audit import audit, blame, privacy, without
 from bdfl.cli.options import AllowOption, ChainArgument, ClientArgument, JsonOption, find_chain, open_chain
 from bdfl.cli.terminal import FAILED_EXIT, print_json, progress, say, show_result, writing_to
-
-if TYPE_CHECKING:
-    from bdfl.ledger.verify import Verification
 
 chain_app = typer.Typer(
     no_args_is_help=True, help="Verify a chain, show its blocks and trace its models to their clients."
@@ -52,14 +49,34 @@ def verify(path: ChainArgument, allow: AllowOption = None, as_json: JsonOption =
                 on_block=lambda verdict: on_progress(verdict.height, height),
             )
     except DamagedStore as error:  # the genesis itself is unreadable
-        failure = store_failure(0, error)
+        broken = store_failure(0, error)
         if as_json:
-            print_json({"valid": False, **asdict(failure)})
-        say(f"INVALID at {failure}", err=True)
+            print_json({"valid": False, **asdict(broken)})
+        say(f"INVALID at {broken}", err=True)
         raise typer.Exit(FAILED_EXIT) from None
-    _print_verification(found, time.monotonic() - started_s, as_json=as_json)
-    if not found.is_valid:
+    seconds = time.monotonic() - started_s
+    if as_json:
+        failure = {} if found.failure is None else asdict(found.failure)
+        print_json(
+            {
+                "valid": found.is_valid,
+                **failure,
+                "chain": found.chain,
+                "height": found.height,
+                "checkpoint": found.checkpoint,
+                "signatures": found.num_signatures,
+                "bytes": found.num_bytes,
+                "seconds": seconds,
+                "blocks": [asdict(block) for block in found.blocks],
+            }
+        )
+    if found.failure is not None:
+        say(f"INVALID at {found.failure}; {len(found.blocks)} blocks before it are valid", err=True)
         raise typer.Exit(FAILED_EXIT)
+    if not as_json:
+        from bdfl.report.chain_tables import describe_verification
+
+        say("\n".join(describe_verification(found, seconds)))
 
 
 @chain_app.command("show")
@@ -204,27 +221,3 @@ def prove(
 
 chain_app.command("privacy")(privacy)
 chain_app.command("audit")(audit)
-
-
-def _print_verification(found: "Verification", seconds: float, *, as_json: bool) -> None:
-    if as_json:
-        failure = {} if found.failure is None else asdict(found.failure)
-        print_json(
-            {
-                "valid": found.is_valid,
-                **failure,
-                "chain": found.chain,
-                "height": found.height,
-                "checkpoint": found.checkpoint,
-                "signatures": found.num_signatures,
-                "bytes": found.num_bytes,
-                "seconds": seconds,
-                "blocks": [asdict(block) for block in found.blocks],
-            }
-        )
-    if found.failure is not None:
-        say(f"INVALID at {found.failure}; {len(found.blocks)} blocks before it are valid", err=True)
-    elif not as_json:
-        from bdfl.report.chain_tables import describe_verification
-
-        say("\n".join(describe_verification(found, seconds)))

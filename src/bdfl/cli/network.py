@@ -116,8 +116,10 @@ def up(
         require_extra("the explorer", "explore")
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
-        asked = [*flower_changes(flower, flower_model), *(changes or [])]
-        _create(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, asked)
+        overrides = [*flower_changes(flower, flower_model), *(changes or [])]
+        overrides += [] if seed is None else [f"seed={seed}"]
+        overrides += [] if time_scale is None else [f"live.time_scale={time_scale}"]
+        _create(folder, scenario or "live", nodes, aps, blocks, overrides)
     else:
         require_extra("a live network", "live")
         from bdfl.localnet.network import validate_network
@@ -175,24 +177,12 @@ def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
     say(f"{folder}: stopped")
 
 
-def _create(
-    folder: Path,
-    name: str,
-    nodes: int | None,
-    aps: int,
-    blocks: int | None,
-    time_scale: float | None,
-    seed: int | None,
-    changes: list[str],
-) -> None:
+def _create(folder: Path, name: str, nodes: int | None, aps: int, blocks: int | None, overrides: list[str]) -> None:
     from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.localnet.network import create_network
     from bdfl.scenario.files import find_scenario
 
     path = find_scenario(name)
-    overrides = list(changes)
-    overrides += [] if seed is None else [f"seed={seed}"]
-    overrides += [] if time_scale is None else [f"live.time_scale={time_scale}"]
     chosen = load_live_scenario(path, overrides)
     if nodes is not None:
         chosen = load_live_scenario(path, [*_spread(chosen, nodes), *overrides])

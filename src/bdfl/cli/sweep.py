@@ -1,6 +1,5 @@
 """`bdfl sweep` and `bdfl plot`: many runs from one file, and their figure."""
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +29,6 @@ from bdfl.cli.terminal import (
 from bdfl.errors import require
 
 if TYPE_CHECKING:
-    from bdfl.sweeps.executors import Executor
     from bdfl.sweeps.plan import Sweep
     from bdfl.sweeps.runner import SweepOutcome
 
@@ -65,7 +63,8 @@ def sweep(
       bdfl sweep sweep.toml --engine ray --address 10.0.0.1:6379
       bdfl sweep --resume sweeps/sweep
     """
-    from bdfl.sweeps.plan import load_sweep
+    from bdfl.sweeps.executors import open_local_executor, open_ray_executor
+    from bdfl.sweeps.plan import Mode, load_sweep
     from bdfl.sweeps.results import load_begun, open_sweep_folder
     from bdfl.sweeps.runner import run_sweep
 
@@ -81,10 +80,14 @@ def sweep(
         return
     require("the table of a sweep", "pyarrow")
     path = resume or out or SWEEPS / planned.name
+    if engine is Engine.RAY:
+        executing = open_ray_executor(address, workers, with_torch=planned.mode is Mode.RUN)
+    else:
+        executing = open_local_executor(workers)
     with writing_to(path), open_sweep_folder(path, planned) as folder:
         try:
             with (
-                _open_executor(planned, engine, address, workers) as executor,
+                executing as executor,
                 progress(f"sweeping {planned.name}", "points") as on_progress,
             ):
                 outcome = run_sweep(planned, folder, executor, retries=retries, on_progress=on_progress)
@@ -140,17 +143,6 @@ def plot(
     show_result(summary, lambda: tabulate_summary(summary), as_json=as_json)
     if (out is not None or not as_json) and can_draw():
         save_result(draw_sweep(summary), "plot", out or (table if table.is_dir() else table.parent), quiet=as_json)
-
-
-def _open_executor(
-    planned: "Sweep", engine: Engine, address: str | None, workers: int | None
-) -> "AbstractContextManager[Executor]":
-    from bdfl.sweeps.executors import open_local_executor, open_ray_executor
-    from bdfl.sweeps.plan import Mode
-
-    if engine is Engine.RAY:
-        return open_ray_executor(address, workers, with_torch=planned.mode is Mode.RUN)
-    return open_local_executor(workers)
 
 
 def _describe(planned: "Sweep", *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from bdfl.environment.draws import draw_finding
 from bdfl.errors import InvalidProblem
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, AggregateCollector, AggregateRecord, RoundRecord, RunRecord, collect_run
+from bdfl.records.run import RunHead, facts_of
 from bdfl.scenario import MiningMode, Scenario, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
@@ -112,14 +113,16 @@ def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Itera
 
 def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecord]) -> RunRecord:
     """Return the record of a run, or of its first rounds."""
-    return collect_run(
-        rounds,
+    return collect_run(rounds, _head_of(scenario, draws), draws.participation_rate)
+
+
+def _head_of(scenario: Scenario, draws: Draws) -> RunHead:
+    return RunHead(
         scenario=scenario.name,
         scenario_digest=scenario_digest(scenario),
         scheduler=scenario.scheduler.name,
         tradeoff=scenario.scheduler.tradeoff,
         seed=scenario.seed,
-        participation_rate=draws.participation_rate,
         drift_constant=drift_constant(draws.participation_rate),
     )
 
@@ -268,16 +271,7 @@ def simulate_aggregate(
         book.add(record)
         if on_round is not None:
             on_round(record)
-    return AggregateRecord(
-        scenario=scenario.name,
-        scenario_digest=scenario_digest(scenario),
-        scheduler=scenario.scheduler.name,
-        tradeoff=scenario.scheduler.tradeoff,
-        seed=scenario.seed,
-        drift_constant=drift_constant(draws.participation_rate),
-        rounds=book.rounds,
-        clients=book.totals(),
-    )
+    return AggregateRecord(**facts_of(_head_of(scenario, draws)), rounds=book.rounds, clients=book.totals())
 
 
 class ClientProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

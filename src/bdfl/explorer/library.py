@@ -5,10 +5,11 @@ answer takes too long.
 """
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -75,9 +76,8 @@ class Library:
     def __init__(self, runs: Sequence[Run], worker: WorkerClient) -> None:
         self._runs = list(runs)
         self._worker = worker
-        self._places: OrderedDict[tuple[int, int], Positions] = OrderedDict()  # by run and round
+        self._find_places = lru_cache(_MAX_PLACES)(self._ask_for_places)
         self._turn = threading.Lock()  # serialises polls
-        self._map_turn = threading.Lock()
         self._told = [_Reported(run.height, run.height, len(run.problems())) for run in runs]
         named = Counter(run.name for run in runs)
         self._names = [
@@ -201,19 +201,11 @@ class Library:
             why = str(error)
         return draw_map(view, found.clients(), found.access_points(), places, found.status(), why)
 
-    def _find_places(self, run: int, round: int) -> Positions:
+    def _ask_for_places(self, run: int, round: int) -> Positions:
         path = self._run(run).scenario_path
         if path is None:
             raise NotHere("no scenario says where anybody is")
-        with self._map_turn:
-            known = self._places.get((run, round))
-        if known is None:
-            known = self._worker.ask(FindPositions(scenario=str(path), round=round), Positions)
-            with self._map_turn:
-                self._places[run, round] = known
-                while len(self._places) > _MAX_PLACES:
-                    self._places.popitem(last=False)
-        return known
+        return self._worker.ask(FindPositions(scenario=str(path), round=round), Positions)
 
     def client(self, run: int, number: int) -> ClientDocument:
         found = self._fresh_run(run)

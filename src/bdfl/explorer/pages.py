@@ -202,8 +202,8 @@ def draw_map(
     """Return the map; without `positions` positions are unknown, for the reason `why`."""
     online = {} if status is None else {node.number: node.is_online for node in status.nodes}
     points_online = [] if status is None else [point.is_online for point in status.access_points]
-    num_points = len(access_points) if positions is None else max(len(access_points), len(positions.access_point_m))
     num_placed = 0 if positions is None else len(positions.position_m)
+    points_m = [] if positions is None else positions.access_point_m
 
     def name_node(node: int) -> str:
         return f"c{node}" if node < num_placed else f"a{node - num_placed}"
@@ -214,11 +214,11 @@ def draw_map(
         access_points=[
             AccessPointPlace(
                 name=access_points[number].name if number < len(access_points) else f"access point {number}",
-                x_m=None if positions is None else _at(positions.access_point_m, number, 0),
-                y_m=None if positions is None else _at(positions.access_point_m, number, 1),
+                x_m=round(points_m[number][0], 2) if number < len(points_m) else None,
+                y_m=round(points_m[number][1], 2) if number < len(points_m) else None,
                 is_online=points_online[number] if number < len(points_online) else None,
             )
-            for number in range(num_points)
+            for number in range(max(len(access_points), len(points_m)))
         ],
         clients=[_place(one, view, positions, online) for one in clients if view.is_there(one)],
         links=[] if positions is None else [Link(a=name_node(a), b=name_node(b)) for a, b in positions.links],
@@ -257,10 +257,6 @@ def _place(client: ClientRow, view: RoundView, positions: Positions | None, onli
 
 def _of(values: Sequence[float], number: int) -> float:
     return float(values[number]) if number < len(values) else 0.0
-
-
-def _at(positions: Sequence[tuple[float, float]], number: int, axis: int) -> float | None:
-    return round(positions[number][axis], 2) if number < len(positions) else None
 
 
 # Comparison of runs: summaries, curves, and paired differences over common rounds.

@@ -8,7 +8,7 @@ proven bound, the objective of an infeasible round) are `null` there and NaN her
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -116,6 +116,11 @@ class RunHead:
     drift_constant: float  # Q of Eq. 21
 
 
+def facts_of(head: RunHead) -> dict[str, Any]:
+    """Return the fields of `RunHead` by name."""
+    return {item.name: getattr(head, item.name) for item in fields(RunHead)}
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunRecord(RunHead, Rounds[tuple[Status, ...], tuple[str | None, ...], PerRound, PerRoundCount, PerRoundMask]):
     """A whole run as columns, one row per round."""
@@ -201,32 +206,16 @@ class RunRecord(RunHead, Rounds[tuple[Status, ...], tuple[str | None, ...], PerR
 _COLUMNS = tuple(item.name for item in fields(RoundRecord))
 
 
-def collect_run(
-    rounds: Sequence[RoundRecord],
-    *,
-    scenario: str,
-    scenario_digest: str,
-    scheduler: str,
-    tradeoff: float,
-    seed: int,
-    participation_rate: PerClient,
-    drift_constant: float,
-) -> RunRecord:
+def collect_run(rounds: Sequence[RoundRecord], head: RunHead, participation_rate: PerClient) -> RunRecord:
     """Return a run from its rounds, in order; at least one is needed."""
     if not rounds:
         raise InvalidRecord("rounds: a run needs at least one, none given")
     columns = {name: [getattr(record, name) for record in rounds] for name in _COLUMNS}
     return RunRecord(
-        scenario=scenario,
-        scenario_digest=scenario_digest,
-        scheduler=scheduler,
-        tradeoff=tradeoff,
-        seed=seed,
         participation_rate=participation_rate,
-        drift_constant=drift_constant,
         status=tuple(columns.pop("status")),
         reason=tuple(columns.pop("reason")),
-        **{name: np.array(values) for name, values in columns.items()},
+        **facts_of(head) | {name: np.array(values) for name, values in columns.items()},
     )
 
 
@@ -282,7 +271,7 @@ def encode_run(record: RunRecord) -> bytes:
 
 def encode_document(head: RunHead, size: Mapping[str, object], content: Mapping[str, object]) -> bytes:
     """Encode the fields of the head, then the content; the size of the run stands before the last of the head."""
-    known: dict[str, object] = {item.name: getattr(head, item.name) for item in fields(RunHead)}
+    known = facts_of(head)
     constant = known.pop("drift_constant")
     return msgspec.json.encode({**known, **size, "drift_constant": constant, **content})
 

@@ -29,7 +29,6 @@ from bdfl.report.style import (
     MINING,
     TRAINING,
     UPLOAD,
-    Cell,
     Column,
     Picture,
     Sheet,
@@ -141,8 +140,6 @@ def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhib
             fit_rounds(axes, run)
             axes.set_xlim(0, run.num_rounds + 0.5)
         lower.set_xlabel("round")
-    rows = _learning_rows(run, learning)
-    header = ("round", "simulated_s", "accuracy", "test_loss", "mean_local_loss", "diverged")
     return Exhibit(
         "learning-rounds",
         "Accuracy and loss, round by round",
@@ -150,7 +147,7 @@ def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhib
         " model. Below, its loss on the test set, and the loss that training clients saw on their own data. A test loss"
         " that rises while the local one falls is overfitting." + _marks_text(run, learning),
         f"Line chart of accuracy and loss over {run.num_rounds} rounds. {_accuracy_text(learning)}",
-        Picture(figure, [Sheet(header, rows)]),
+        Picture(figure, [Sheet.of_columns(_learning_columns(run, learning))]),
     )
 
 
@@ -163,14 +160,15 @@ def show_learning_over_time(run: RunRecord, learning: LearningRecord) -> Exhibit
         _draw_loss(lower, time_s, learning, _with_start(mean_local_loss(learning)))
         upper.set_xlim(0, 1.02 * float(time_s[-1]) or 1.0)
         lower.set_xlabel("simulated time (s)")
-    rows = [(row[1], row[2], row[3], row[4]) for row in _learning_rows(run, learning)]
+    columns = _learning_columns(run, learning)
+    del columns["round"], columns["diverged"]
     return Exhibit(
         "learning-seconds",
         "The same against simulated time",
         "Time is the sum of the rounds' delays: what the federation would take, not what this computer took. Compare"
         " schedulers here: one that needs more rounds can still be there earlier.",
         f"Line chart of accuracy and loss over {run.total_delay_s:.1f} simulated seconds. {_accuracy_text(learning)}",
-        Picture(figure, [Sheet(("simulated_s", "accuracy", "test_loss", "mean_local_loss"), rows)]),
+        Picture(figure, [Sheet.of_columns(columns)]),
     )
 
 
@@ -290,15 +288,15 @@ def _hold(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(last[:, np.newaxis] >= 0, values[last], np.nan)
 
 
-def _learning_rows(run: RunRecord, learning: LearningRecord) -> list[Sequence[Cell]]:
-    start: Sequence[Cell] = (0, 0.0, learning.initial_accuracy, learning.initial_loss, float("nan"), 0)
-    diverged = np.count_nonzero(learning.outcome == Outcome.DIVERGED, axis=1)
-    columns = (cumulative_delay(run), learning.accuracy, learning.loss, mean_local_loss(learning))
-    return [
-        start,
-        *((place + 1, *(float(column[place]) for column in columns), int(diverged[place]))
-          for place in range(run.num_rounds)),
-    ]  # fmt: skip
+def _learning_columns(run: RunRecord, learning: LearningRecord) -> dict[str, Column]:
+    return {
+        "round": np.arange(run.num_rounds + 1),
+        "simulated_s": _with_start(cumulative_delay(run), start=0.0),
+        "accuracy": _with_start(learning.accuracy, start=learning.initial_accuracy),
+        "test_loss": _with_start(learning.loss, start=learning.initial_loss),
+        "mean_local_loss": _with_start(mean_local_loss(learning)),
+        "diverged": np.append(0, np.count_nonzero(learning.outcome == Outcome.DIVERGED, axis=1)),
+    }
 
 
 def _accuracy_text(learning: LearningRecord) -> str:

@@ -29,15 +29,11 @@ from bdfl.reproduce.results import (
 from bdfl.scenario import Scenario
 from bdfl.scheduling.registry import show_choice
 
-# The paper's figures 2 to 4: backlog, energy, cumulative delay.
-
 SETTLED_SHARE = 0.15  # of the backlog: allowed change of its mean between the last two quarters
 
 
-# Figure 2: mean queue backlog.
-
-
 def reproduce_fig2(settings: Settings) -> Reproduction:
+    """Reproduce figure 2: mean queue backlog."""
     panels: list[Panel] = []
     rows: list[list[Cell]] = []
     verdicts: list[Verdict] = []
@@ -77,10 +73,8 @@ def reproduce_fig2(settings: Settings) -> Reproduction:
     return finish(Target.FIG2, settings, [table], verdicts, {"fig2": picture})
 
 
-# Figure 3: energy.
-
-
 def reproduce_fig3(settings: Settings) -> Reproduction:
+    """Reproduce figure 3: energy."""
     scenarios = sorted(load_shipped_curves("fig3a-e", settings), key=_budget_j)
     energies = [mean_curves(runs) for runs in play_seeds(scenarios, energy_curves, settings)]
     parts_scenario = load_shipped_curves("fig3b-e", settings)
@@ -162,10 +156,8 @@ def _budget_j(scenario: Scenario) -> float:
     return budget_j
 
 
-# Figure 4: cumulative delay.
-
-
 def reproduce_fig4(settings: Settings) -> Reproduction:
+    """Reproduce figure 4: cumulative delay."""
     panels: list[Panel] = []
     rows: list[list[Cell]] = []
     verdicts: list[Verdict] = []
@@ -218,8 +210,6 @@ def reproduce_fig4(settings: Settings) -> Reproduction:
     return finish(Target.FIG4, settings, [table], verdicts, {"fig4": picture})
 
 
-# The times of the paper's Table IV, and those of `exact` on the same rounds; nothing is trained.
-
 EXACT_TRADEOFFS = (40.0, 45.0, 50.0, 55.0, 60.0)
 DRAWN_EXACT = "exact:tradeoff=50"
 TIME_TOLERANCE_PERCENT = 3.0
@@ -230,6 +220,7 @@ EXACT_ABOVE_BOUND_PERCENT = 1.5
 
 
 def reproduce_times(settings: Settings) -> Reproduction:
+    """Reproduce the times of Table IV, beside those of `exact` on the same rounds; nothing is trained."""
     rows: list[list[Cell]] = []
     exact_rows: list[list[Cell]] = []
     drawn: dict[str, list[SchedulerResult]] = {}
