@@ -309,11 +309,8 @@ def summarise(columns: Columns, clients: Sequence[ClientRow], best_round: int | 
     known = np.flatnonzero(np.isfinite(accuracy))
     took_place = (columns["flags"] & FLAG_INFEASIBLE == 0) & np.isfinite(columns["delay_s"])
     delay_s = columns["delay_s"][took_place]
-    energy_use = None
-    if num_rounds:
-        shares = energy_shares(Window(columns, 1, num_rounds, num_rounds))[took_place]
-        shares = shares[np.isfinite(shares)]
-        energy_use = float(np.mean(shares, dtype=np.float64)) if shares.size else None
+    shares = energy_shares(Window(columns, 1, num_rounds, num_rounds))[took_place]
+    shares = shares[np.isfinite(shares)]
     return Summary(
         accuracy=float(accuracy[known[-1]]) if known.size else None,
         best_accuracy=None if best_round is None else float(accuracy[best_round - 1]),
@@ -321,7 +318,7 @@ def summarise(columns: Columns, clients: Sequence[ClientRow], best_round: int | 
         total_s=float(columns["time_s"][-1]) if num_rounds else 0.0,
         mean_delay_s=float(np.mean(delay_s)) if delay_s.size else None,
         worst_shortfall=_worst_shortfall(columns, clients),
-        energy_use=energy_use,
+        energy_use=float(np.mean(shares, dtype=np.float64)) if shares.size else None,
     )
 
 
