@@ -119,11 +119,6 @@ class Columns:
         self._arrays["time_s"][place] = before_s + _known(row.delay_s)
         self.num_rows += 1
 
-    def learn(self, place: int, accuracy: float, loss: float) -> None:
-        """Set accuracy and loss of the model after the round at `place` (from 0)."""
-        self._arrays["accuracy"][place] = accuracy
-        self._arrays["loss"][place] = loss
-
     def measure(self, place: int, training_s: float, upload_s: float, mining_s: float, rest_s: float) -> None:
         """Set the measured times of the round at `place` (from 0); the ends of later rounds shift accordingly."""
         arrays = self._arrays

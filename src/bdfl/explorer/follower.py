@@ -282,7 +282,7 @@ class Learning:
         last = min(len(self._known), columns.num_rows)
         for place in range(self._num_told, last):
             accuracy, loss = self._known[place]
-            columns.learn(place, or_nan(accuracy), or_nan(loss))
+            columns["accuracy"][place], columns["loss"][place] = or_nan(accuracy), or_nan(loss)
         self._num_told = max(self._num_told, last)
 
 

@@ -248,7 +248,15 @@ def render_report(
         node("h2", "Scenario"),
         node("div.panel", scenario_table(scenario)),
     )
-    body = node("body", main, _colophon(run, learning))
+    packages = [f"bdfl {__version__}", *(_version(name) for name in ("numpy", "matplotlib", "torch"))]
+    facts = {
+        "Scheduler": f"{run.scheduler}, V = {run.tradeoff:g}",
+        "Seed": str(run.seed),
+        "Scenario digest": run.scenario_digest,
+        "Training samples": f"{int(np.sum(learning.samples)):,}",
+        "Written with": ", ".join(packages),
+    }
+    body = node("body", main, node("footer", facts_node("dl", facts.items())))
     return render_page(f"{scenario.name}: report of a run", body)
 
 
@@ -341,19 +349,6 @@ def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> li
             *unmet,
         ),
     ]
-
-
-def _colophon(run: RunRecord, learning: LearningRecord) -> Element:
-    facts = {
-        "Scheduler": f"{run.scheduler}, V = {run.tradeoff:g}",
-        "Seed": str(run.seed),
-        "Scenario digest": run.scenario_digest,
-        "Training samples": f"{int(np.sum(learning.samples)):,}",
-        "Written with": ", ".join(
-            [f"bdfl {__version__}", *(_version(name) for name in ("numpy", "matplotlib", "torch"))]
-        ),
-    }
-    return node("footer", facts_node("dl", facts.items()))
 
 
 def _version(package: str) -> str:
