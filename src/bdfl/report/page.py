@@ -335,8 +335,10 @@ def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> li
     if isinstance(found, CannotSay) or figure is None:
         reason = found.reason if isinstance(found, CannotSay) else "its figure was not drawn"
         return [node("p", f"The run does not say how it compares with the paper's Lemma 1: {reason}.")]
-    unmet = [node("p", "What the lemma presumes and this run does not do:"),
-             node("ul.plain", *(node("li", sentence) for sentence in found.unmet))] if found.unmet else []  # fmt: skip
+    unmet = []
+    if found.unmet:
+        sentences = node("ul.plain", *(node("li", sentence) for sentence in found.unmet))
+        unmet = [node("p", "What the lemma presumes and this run does not do:"), sentences]
     return [
         _pair(figure, node("div.panel", terms_table(found), constants_table(found.constants))),
         node(
