@@ -1,6 +1,4 @@
-"""Influence of a client on a model: leave-one-out accuracy, and the model recomputed without it.
-
-The model of a block without a client's updates, estimated from the stored updates.
+"""Influence of a client on a model: leave-one-out loss, and the model estimated without its updates.
 
 Every block with an update of the client is aggregated again without it, by the chain's own rule: model R_t instead of
 W_t. The differences are summed: W'_N = W_N + sum over these blocks of (R_t - W_t). With `since` = N only the last block

@@ -250,8 +250,7 @@ def keygen(
     file = out or Path("member.key")
     public_key = create_key(file).public_key
     if as_json:
-        found = {"file": str(file), "public_key": public_key.hex(), "fingerprint": key_fingerprint(public_key)}
-        print_json(found)
+        print_json({"file": str(file), "public_key": public_key.hex(), "fingerprint": key_fingerprint(public_key)})
         return
     typer.echo(f"public key   {public_key.hex()}")
     typer.echo(f"fingerprint  {key_fingerprint(public_key)}")

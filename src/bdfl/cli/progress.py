@@ -41,7 +41,9 @@ class RunView:
     record: RoundRecord | None = None
     row: LearningRound | None = None
     num_diverged: int = 0
+    is_plain: bool = False  # a line as a round ends, at most one a second
     started_s: float = field(default_factory=time.monotonic)
+    said_s: float = field(default_factory=time.monotonic)
 
     def plan_round(self, planned: PlannedRound) -> None:
         """Set the clients that train now."""
@@ -56,6 +58,9 @@ class RunView:
             self.accuracies.append(row.accuracy)
             if self.best is None or row.accuracy > self.best[0]:
                 self.best = row.accuracy, row.round
+        if self.is_plain and time.monotonic() - self.said_s >= _PATIENCE_S and row.round > self.done_before:
+            self.said_s = time.monotonic()
+            say(self.line(), err=True)
 
     def left_s(self) -> float:
         """Return the estimated seconds left, from the mean duration of a round; NaN before the first."""
@@ -115,25 +120,11 @@ def show_run(view: RunView) -> Iterator[RunView]:
     """Show the view on stderr inside the block: live on a terminal, else as lines."""
     console = Screen(stderr=True)
     if not console.is_terminal:
-        yield _RunLines(view)
+        view.is_plain = True
+        yield view
         return
     with Live(view, console=console, refresh_per_second=8, transient=True):
         yield view
-
-
-class _RunLines(RunView):
-    """A view that writes a line as a round ends, at most one a second."""
-
-    def __init__(self, view: RunView) -> None:
-        super().__init__(view.scenario, view.done_before)
-        self._said_s = time.monotonic()
-
-    def recall_round(self, record: RoundRecord, row: LearningRound) -> None:
-        super().recall_round(record, row)
-        now = time.monotonic()
-        if now - self._said_s >= _PATIENCE_S and row.round > self.done_before:
-            self._said_s = now
-            say(self.line(), err=True)
 
 
 def _list_clients(clients: list[int]) -> str:

@@ -118,11 +118,7 @@ def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
     ]
     app = Starlette(
         routes=routes,
-        exception_handlers={
-            BdflError: _refuse,
-            HTTPException: _refuse_unknown,
-            Exception: _refuse_failure,
-        },
+        exception_handlers={BdflError: _refuse, HTTPException: _refuse_unknown, Exception: _refuse_failure},
     )
     app.router.redirect_slashes = False
     return app

@@ -119,11 +119,6 @@ class Columns:
         self._arrays["time_s"][place] = before_s + _known(row.delay_s)
         self.num_rows += 1
 
-    def learn(self, place: int, accuracy: float, loss: float) -> None:
-        """Set accuracy and loss of the model after the round at `place` (from 0)."""
-        self._arrays["accuracy"][place] = accuracy
-        self._arrays["loss"][place] = loss
-
     def measure(self, place: int, training_s: float, upload_s: float, mining_s: float, rest_s: float) -> None:
         """Set the measured times of the round at `place` (from 0); the ends of later rounds shift accordingly."""
         arrays = self._arrays
@@ -309,11 +304,8 @@ def summarise(columns: Columns, clients: Sequence[ClientRow], best_round: int | 
     known = np.flatnonzero(np.isfinite(accuracy))
     took_place = (columns["flags"] & FLAG_INFEASIBLE == 0) & np.isfinite(columns["delay_s"])
     delay_s = columns["delay_s"][took_place]
-    energy_use = None
-    if num_rounds:
-        shares = energy_shares(Window(columns, 1, num_rounds, num_rounds))[took_place]
-        shares = shares[np.isfinite(shares)]
-        energy_use = float(np.mean(shares, dtype=np.float64)) if shares.size else None
+    shares = energy_shares(Window(columns, 1, num_rounds, num_rounds))[took_place]
+    shares = shares[np.isfinite(shares)]
     return Summary(
         accuracy=float(accuracy[known[-1]]) if known.size else None,
         best_accuracy=None if best_round is None else float(accuracy[best_round - 1]),
@@ -321,7 +313,7 @@ def summarise(columns: Columns, clients: Sequence[ClientRow], best_round: int | 
         total_s=float(columns["time_s"][-1]) if num_rounds else 0.0,
         mean_delay_s=float(np.mean(delay_s)) if delay_s.size else None,
         worst_shortfall=_worst_shortfall(columns, clients),
-        energy_use=energy_use,
+        energy_use=float(np.mean(shares, dtype=np.float64)) if shares.size else None,
     )
 
 

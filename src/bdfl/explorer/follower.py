@@ -277,17 +277,12 @@ class Learning:
         if accuracy is not None and loss is not None and np.isfinite(loss) and accuracy > highest:
             self.best = round, accuracy
 
-    def forget(self) -> None:
-        self._known.clear()
-        self._num_told = 0
-        self.best = None
-
     def tell(self, columns: Columns) -> None:
         """Write new values into the columns."""
         last = min(len(self._known), columns.num_rows)
         for place in range(self._num_told, last):
             accuracy, loss = self._known[place]
-            columns.learn(place, or_nan(accuracy), or_nan(loss))
+            columns["accuracy"][place], columns["loss"][place] = or_nan(accuracy), or_nan(loss)
         self._num_told = max(self._num_told, last)
 
 
@@ -310,7 +305,7 @@ class Journal:
         if is_new:
             self.header = self.problem = None
             self._places.clear()
-            self.learning.forget()
+            self.learning = Learning()
         for place, line in lines:
             self._take(place, line)
 

@@ -49,15 +49,15 @@ def poll_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Status
 
 def poll_node(address: str) -> StatusPoller:
     """Return a watcher of the node with a status server at this address."""
-    last: list[NodeStatus] = []
+    number = 0
 
     def ask() -> Status:
+        nonlocal number
         snapshot = query_status(address, _PATIENCE_S)
         if snapshot is None:
-            gone = [_offline(last[0].number if last else 0, None, "does not answer")]
-            return _conclude(gone, [])
-        last[:] = [_of_snapshot(snapshot)]
-        return _conclude(list(last), [])
+            return _conclude([_offline(number, None, "does not answer")], [])
+        number = snapshot.number
+        return _conclude([_of_snapshot(snapshot)], [])
 
     return StatusPoller(ask)
 

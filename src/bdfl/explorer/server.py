@@ -249,17 +249,20 @@ def main() -> int:
 
 def serve(settings: Settings) -> None:
     """Open all runs, print the address, and serve."""
-    owner = _Parent() if settings.while_input else None
-    with _open(settings, is_patient=owner is not None) as library:
+    stops: list[Callable[[], None]] = [lambda: os._exit(0)]  # until there is a server to stop
+    if settings.while_input:
+        from bdfl.localnet.processes import watch_input
+
+        watch_input(lambda: stops[-1]())
+    with _open(settings) as library:
         server = ExplorerServer(library, host=settings.host, port=settings.port)
         if settings.host not in LOOPBACK_NAMES:
             whom = f"everybody who reaches {settings.host} can see all of it, without a password"
             print(f"warning: {whom}", file=sys.stderr)
-        ending = " (Ctrl-C ends it)" if owner is None else ""
+        ending = "" if settings.while_input else " (Ctrl-C ends it)"
         with _ending_by_signals(server):
             print(f"explorer at {server.address}{ending}", flush=True)
-            if owner is not None:
-                owner.stop = server.stop
+            stops.append(server.stop)
             if settings.opens:
                 import webbrowser
 
@@ -267,20 +270,10 @@ def serve(settings: Settings) -> None:
             server.run()
 
 
-class _Parent:
-    """The parent process; this process stops when the parent exits."""
-
-    def __init__(self) -> None:
-        from bdfl.localnet.processes import watch_input
-
-        self.stop: Callable[[], None] = lambda: os._exit(0)  # until there is a server to stop
-        watch_input(lambda: self.stop())
-
-
 @contextmanager
-def _open(settings: Settings, *, is_patient: bool) -> Iterator[Library]:
-    """Open the library; if patient, retry for a while, such as for a network that is just starting."""
-    deadline_s = time.monotonic() + (_OPENING_S if is_patient else 0.0)
+def _open(settings: Settings) -> Iterator[Library]:
+    """Open the library; for a parent process retry for a while, as for its network that is just starting."""
+    deadline_s = time.monotonic() + (_OPENING_S if settings.while_input else 0.0)
     with ExitStack() as resources:
         while True:
             opening = open_library([Path(path) for path in settings.paths], settings.node)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -36,7 +37,7 @@ def solve_again(request: SolveAgain) -> WhatIfDocument:
     recorded = request.recorded
     problem = change_problem(request.problem, request.settings)
     validate_problem(request.problem)
-    decisions = {name: _solve(problem, name) for name in SCHEDULERS}
+    decisions = {name: _decide(name, problem, partial(decide, problem, name)) for name in SCHEDULERS}
     steps = _STEPS if problem.num_clients <= _MANY else _FEW_STEPS
     return WhatIfDocument(
         height=request.height,
@@ -46,7 +47,7 @@ def solve_again(request: SolveAgain) -> WhatIfDocument:
         problem=_show_problem(problem),
         recorded=None
         if recorded is None
-        else _decide("recorded", request.problem, lambda: prove_bound(request.problem, recorded))[0],
+        else _decide("recorded", request.problem, partial(prove_bound, request.problem, recorded))[0],
         choices=[shown for shown, _ in decisions.values()],
         certificate=_certify(*decisions["exact"]),
         frontier=[
@@ -102,10 +103,6 @@ def change_problem(problem: RoundProblem, settings: WhatIfSettings) -> RoundProb
     return changed
 
 
-def _solve(problem: RoundProblem, scheduler: str) -> tuple[SolvedDecision, Decision]:
-    return _decide(scheduler, problem, lambda: decide(problem, scheduler))
-
-
 def _decide(name: str, problem: RoundProblem, make: Callable[[], Decision]) -> tuple[SolvedDecision, Decision]:
     """Return a decision, with its costs and the time it took."""
     begun_s = time.perf_counter()
@@ -123,7 +120,7 @@ def _decide(name: str, problem: RoundProblem, make: Callable[[], Decision]) -> t
 
 
 def _frontier_point(problem: RoundProblem, scheduler: str) -> FrontierPoint:
-    shown, decision = _solve(problem, scheduler)
+    shown, decision = _decide(scheduler, problem, partial(decide, problem, scheduler))
     is_feasible = shown.objective is not None
     return FrontierPoint(
         scheduler=scheduler,

@@ -154,8 +154,7 @@ _Answer = TypeVar("_Answer")
 class WorkerClient:
     """Client of the worker process, which starts on first use: one request at a time, few may wait."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self) -> None:
         self._turn = threading.Lock()
         self._places = threading.BoundedSemaphore(_MAX_WAITING)
         self._child: ChildProcess | None = None
@@ -166,9 +165,8 @@ class WorkerClient:
         """Process id of the worker; None before its first use."""
         return None if self._child is None else self._child.pid
 
-    def ask(self, request: AnyRequest, answer: type[_Answer], patience_s: float | None = None) -> _Answer:
+    def ask(self, request: AnyRequest, answer: type[_Answer], patience_s: float = PATIENCE_S) -> _Answer:
         """Return the worker's answer; raise `NotHere`, `BadRequest`, or `Busy` if it fails or is late."""
-        patience_s = self._patience_s if patience_s is None else patience_s
         if not self._places.acquire(blocking=False):
             raise Busy("too many questions wait for an answer; try again in a moment")
         try:

@@ -162,13 +162,15 @@ def summarise_aggregate(record: AggregateRecord) -> RunSummary:
     """Return the run's means over the rounds that took place, equal to `summarise_run` of the full record."""
     held = [row for row in record.rounds if row.status is not Status.INFEASIBLE]
     clients = record.clients
+    num_budgets = sum(row.num_with_budget for row in held)
+    energy_use = sum(row.mean_energy_use * row.num_with_budget for row in held if row.num_with_budget)
     return RunSummary(
         rounds=len(record.rounds),
         infeasible_rounds=len(record.rounds) - len(held),
         total_delay_s=sum(row.delay_s for row in record.rounds),
         mean_delay_s=_known_mean([row.delay_s for row in held]),
         worst_shortfall=max(float(np.max(clients.participation_rate - clients.participation)), 0.0),
-        mean_energy_use=_mean_energy_use(held),
+        mean_energy_use=energy_use / num_budgets if num_budgets else float("nan"),
         mean_selected=_known_mean([row.num_selected for row in held]),
         mean_iterations=_known_mean([row.iterations for row in held]),
         mean_gap=_known_mean([row.gap for row in record.rounds]),
@@ -189,13 +191,6 @@ def encode_aggregate(record: AggregateRecord) -> bytes:
     clients = spread_clients(record.clients)
     content = {"summary": summarise_aggregate(record), "clients": clients, "rounds": record.rounds}
     return encode_document(record, {"num_clients": record.num_clients}, content)
-
-
-def _mean_energy_use(rounds: list[AggregateRound]) -> float:
-    """Mean over all rounds and clients with a budget."""
-    known = [row for row in rounds if row.num_with_budget]
-    num_all = sum(row.num_with_budget for row in known)
-    return sum(row.mean_energy_use * row.num_with_budget for row in known) / num_all if num_all else float("nan")
 
 
 def _known_mean(values: list[float] | list[int]) -> float:

@@ -1,6 +1,4 @@
-"""Records of learning per round, and the names of a run's files.
-
-Learning results of a run, round by round: rows for the journal, columns for tables and figures.
+"""Learning results of a run, round by round, as rows of its journal and as columns; the names of its files.
 
 An unknown number (no evaluation in this round, no loss of a client without data) is `None` in a row and NaN in a
 column.

@@ -4,7 +4,6 @@ An aggregate run has a row per client instead. Column names contain the units; u
 training has no columns about learning. The metadata identify the run. The same records give the same bytes.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,12 @@ _ROWS_AT_A_TIME = 2**20  # of the client table: long runs are written in parts
 def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path) -> list[Path]:
     """Write both tables into `folder` and return their paths; `learning` is None for a run without training."""
     metadata = _metadata(run)
-    parts = {ROUNDS_FILE: iter((tabulate_rounds(run, learning),)), CLIENTS_FILE: _client_parts(run, learning)}
+    step = max(1, _ROWS_AT_A_TIME // run.num_clients)
+    starts = range(0, run.num_rounds, step)
+    parts = {
+        ROUNDS_FILE: iter((tabulate_rounds(run, learning),)),
+        CLIENTS_FILE: (tabulate_clients(run, learning, slice(first, first + step)) for first in starts),
+    }
     for name, tables in parts.items():
         first = next(tables).replace_schema_metadata(metadata)
         with pyarrow.parquet.ParquetWriter(folder / name, first.schema, compression="zstd") as writer:
@@ -167,12 +171,6 @@ def tabulate_clients(run: RunRecord, learning: LearningRecord | None, rows: slic
     if learning is not None:
         columns |= {name: _known(getattr(learning, name)[rows].ravel()) for name in ("outcome", *LEARNED_PER_CLIENT)}
     return pyarrow.table(columns)
-
-
-def _client_parts(run: RunRecord, learning: LearningRecord | None) -> Iterator[pyarrow.Table]:
-    step = max(1, _ROWS_AT_A_TIME // run.num_clients)
-    for first in range(0, run.num_rounds, step):
-        yield tabulate_clients(run, learning, slice(first, first + step))
 
 
 def _known(values: NDArray[np.generic]) -> pyarrow.Array:

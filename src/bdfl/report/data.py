@@ -1,6 +1,4 @@
-"""Figure and table of the distribution of data.
-
-Figure of the data distribution: a cell for each client and label, beside sizes and rates beta.
+"""Distribution of data: a figure with a cell for each client and label, beside sizes and rates beta, and a table.
 
 Few clients are in order, with numbers in the cells. Many clients are sorted by their main label, so that similar ones
 are adjacent. The cells then have colours only, and a row of the image may be the mean of several adjacent clients.

@@ -1,7 +1,5 @@
 """Figures of learning: accuracy, loss, and the bound of Lemma 1."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -53,7 +51,11 @@ def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
     with drawing(WIDTH, 3.6) as figure:
         axes = figure.subplots()
         axes.set_yscale("log")
-        _fit_log(axes, [owed, achieved, way, estimate.measured, estimate.squared_gradient, [constants.known_anyway]])
+        curves = (owed, achieved, way, estimate.measured, estimate.squared_gradient, [constants.known_anyway])
+        values = np.concatenate(curves)
+        values = values[np.isfinite(values) & (values > 0)]
+        if values.size:
+            axes.set_ylim(values.min() / 2.0, values.max() * 2.0)
         axes.set_xlim(0.5, num_rounds + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         axes.plot(rounds, estimate.squared_gradient, ".", color=AXIS, markersize=3.5)
@@ -95,13 +97,6 @@ def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
     )
 
 
-def _fit_log(axes: Axes, curves: Sequence[Sequence[float] | PerRound]) -> None:
-    values = np.concatenate([np.asarray(curve, dtype=np.float64) for curve in curves])
-    values = values[np.isfinite(values) & (values > 0)]
-    if values.size:
-        axes.set_ylim(values.min() / 2.0, values.max() * 2.0)
-
-
 # Learning results of a run as captioned figures, readable on a phone.
 
 _MOST_NAMES = 30  # labels that are named
@@ -135,7 +130,11 @@ def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhib
         upper, lower = figure.subplots(2, 1, sharex=True)
         _draw_accuracy(upper, rounds, learning)
         _draw_loss(lower, rounds, learning, local)
-        _mark_diverged(upper, learning)
+        diverged = 1 + np.flatnonzero(np.any(learning.outcome == Outcome.DIVERGED, axis=1))
+        if diverged.size:
+            heights = np.full(len(diverged), 0.04)
+            (marks,) = upper.plot(diverged, heights, "x", color=INFEASIBLE, markersize=4, gid="diverged")
+            upper.legend([marks], ["an update diverged"], loc="lower right", handletextpad=0.2)
         for axes in (upper, lower):
             fit_rounds(axes, run)
             axes.set_xlim(0, run.num_rounds + 0.5)
@@ -266,14 +265,6 @@ def _plot_known(axes: Axes, x: PerRound, values: PerRound, colour: str, name: st
     if known.any():
         marker = "." if np.count_nonzero(known) <= FEW_POINTS else ""
         axes.plot(x[known], values[known], color=colour, marker=marker, label=name)
-
-
-def _mark_diverged(axes: Axes, learning: LearningRecord) -> None:
-    rounds = 1 + np.flatnonzero(np.any(learning.outcome == Outcome.DIVERGED, axis=1))
-    if rounds.size:
-        heights = np.full(len(rounds), 0.04)
-        (marks,) = axes.plot(rounds, heights, "x", color=INFEASIBLE, markersize=4, gid="diverged")
-        axes.legend([marks], ["an update diverged"], loc="lower right", handletextpad=0.2)
 
 
 def _with_start(values: PerRound, *, start: float = float("nan")) -> PerRound:

@@ -248,7 +248,15 @@ def render_report(
         node("h2", "Scenario"),
         node("div.panel", scenario_table(scenario)),
     )
-    body = node("body", main, _colophon(run, learning))
+    packages = [f"bdfl {__version__}", *(_version(name) for name in ("numpy", "matplotlib", "torch"))]
+    facts = {
+        "Scheduler": f"{run.scheduler}, V = {run.tradeoff:g}",
+        "Seed": str(run.seed),
+        "Scenario digest": run.scenario_digest,
+        "Training samples": f"{int(np.sum(learning.samples)):,}",
+        "Written with": ", ".join(packages),
+    }
+    body = node("body", main, node("footer", facts_node("dl", facts.items())))
     return render_page(f"{scenario.name}: report of a run", body)
 
 
@@ -327,8 +335,10 @@ def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> li
     if isinstance(found, CannotSay) or figure is None:
         reason = found.reason if isinstance(found, CannotSay) else "its figure was not drawn"
         return [node("p", f"The run does not say how it compares with the paper's Lemma 1: {reason}.")]
-    unmet = [node("p", "What the lemma presumes and this run does not do:"),
-             node("ul.plain", *(node("li", sentence) for sentence in found.unmet))] if found.unmet else []  # fmt: skip
+    unmet = []
+    if found.unmet:
+        sentences = node("ul.plain", *(node("li", sentence) for sentence in found.unmet))
+        unmet = [node("p", "What the lemma presumes and this run does not do:"), sentences]
     return [
         _pair(figure, node("div.panel", terms_table(found), constants_table(found.constants))),
         node(
@@ -341,19 +351,6 @@ def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> li
             *unmet,
         ),
     ]
-
-
-def _colophon(run: RunRecord, learning: LearningRecord) -> Element:
-    facts = {
-        "Scheduler": f"{run.scheduler}, V = {run.tradeoff:g}",
-        "Seed": str(run.seed),
-        "Scenario digest": run.scenario_digest,
-        "Training samples": f"{int(np.sum(learning.samples)):,}",
-        "Written with": ", ".join(
-            [f"bdfl {__version__}", *(_version(name) for name in ("numpy", "matplotlib", "torch"))]
-        ),
-    }
-    return node("footer", facts_node("dl", facts.items()))
 
 
 def _version(package: str) -> str:
