@@ -21,7 +21,7 @@ OptimizerSettings: TypeAlias = Learning  # with the learning rate of one round
 
 
 def make_settings(choice: Learning, round: int, rounds: int) -> OptimizerSettings:
-    """Return the parameters of steps in a round of `rounds`; raise `InvalidTraining` if float32 cannot hold them."""
+    """Return the parameters in a round of `rounds`; raise `InvalidTraining` if float32 cannot hold them."""
     for key in ("learning_rate", "weight_decay", "proximal"):
         value: float = getattr(choice, key)
         if value > _LARGEST:
