@@ -28,7 +28,7 @@ def test_a_request_is_answered_however_large_it_is() -> None:
     os.kill(child.pid, signal.SIGINT)  # Ctrl-C is for the parent
     assert child.request(b"ab", BYTES, PATIENCE_S) == b"ba"
     child.end()
-    assert child.exit_code == 0
+    assert child._process.returncode == 0
     with pytest.raises(ChildEnded):
         child.request(b"ab", BYTES, PATIENCE_S)
     child.close()
@@ -41,7 +41,7 @@ def test_a_child_that_does_not_answer_is_given_up_and_killed() -> None:
     for _ in range(10):
         child.post(bytes(2**20))  # nobody reads: sending them would block
     child.end(0.01)
-    assert child.exit_code == -signal.SIGKILL
+    assert child._process.returncode == -signal.SIGKILL
     assert list(child.listen(BYTES)) == []
 
 
