@@ -30,10 +30,12 @@ def ending(problem):
 
 
 def holding(problem, *, place, node):
-    """Never comes back on that node of a Ray cluster; says so with a file `held`."""
+    """Never comes back on that node of a Ray cluster; says so with a file `held`, for which other nodes wait."""
     import ray
 
     if ray.get_runtime_context().get_node_id() == node:
         (place / "held").touch()
         time.sleep(1000)
+    while not (place / "held").exists():
+        time.sleep(0.01)
     return random_scheduler(problem)
