@@ -11,7 +11,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test test-all test-quick browser check format site diagrams package environments pages newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
+.PHONY: help run compare test test-all test-quick browser check format site diagrams package environments pages newcomer bench bench-learning bench-precision bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ hops: $(VENV)/.installed-learn ## count the modules that `bdfl run quickstart` e
 
 bench-learning: $(VENV)/.installed-learn .venv-flower/.installed .venv-pfl/.installed ## rounds of learning beside plain PyTorch, Flower and pfl-research (quarter of an hour)
 	$(BIN)/python -m benchmarks --only learning
+
+bench-precision: $(VENV)/.installed-learn ## the paper's network in float32 and bfloat16, beside plain PyTorch (quarter of an hour)
+	$(BIN)/python -m benchmarks --only loop
 
 bench-flower: $(VENV)/.installed-dev .venv-flower/.installed ## the same client code in bdfl and in Flower's own simulation (ten minutes)
 	$(BIN)/python -m benchmarks --only flower

@@ -22,7 +22,7 @@ from benchmarks.learning import speed
 from benchmarks.learning.cases import digits_scenario, make_workload
 from benchmarks.learning.models import build_model
 from benchmarks.learning.plain_side import average, make_loop, make_vmap
-from benchmarks.learning.sides import Side, is_running, open_side
+from benchmarks.learning.sides import Round, Side, is_running, open_side
 from benchmarks.learning.workload import Workload, load_workload, save_workload
 from benchmarks.ledger import round_cost
 from benchmarks.results import describe_run, tabulate, write_results
@@ -145,6 +145,21 @@ def test_sides_take_turns_agree_and_say_what_is_missing(tmp_path):
     assert ours.test_loss == pytest.approx(plain.test_loss, rel=1e-5)
     assert all(0.0 < row.median_s <= row.worst_s < row.first_round_s for row in (ours, plain))
     assert all(round.phases_s["schedule"] + round.phases_s["train"] < round.seconds for round in found[0].rounds)
+
+
+def test_each_bfloat16_side_is_compared_with_the_plain_one_that_uses_as_much():
+    def found(side, *seconds):
+        return speed.Found(side, turns=[[Round(one, {})] for one in seconds])
+
+    sides = [
+        found(speed.bdfl_side("bfloat16", 1, 2), 2.0, 1.0, 4.0),
+        found(speed.bdfl_side("bfloat16", 2, 1), 1.0),
+        found(speed.plain_side("loop", 1, 2), 9.0, 9.0, 9.0),
+        found(speed.plain_side("bfloat16", 1, 2), 2.0, 3.0, 2.0),
+        found(speed.plain_side("bfloat16", 2, 1)),
+    ]
+    text = "bdfl bfloat16 (1 x 2) has 1 times the speed of plain bfloat16, 0.5 to 3 in single turns."
+    assert speed.precision_notes(sides) == [text]
 
 
 def test_what_the_chain_costs_is_told_by_its_parts(tmp_path):

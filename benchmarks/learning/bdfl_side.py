@@ -16,7 +16,7 @@ from bdfl.experiment.simulation import play_rounds
 from bdfl.experiment.training_run import prepare_run
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import Evaluation, LocalResult
-from bdfl.scenario import Engine, Scenario, load_scenario
+from bdfl.scenario import Engine, Precision, Scenario, load_scenario
 from bdfl.scheduling.registry import get_scheduler
 from benchmarks.learning.gate import SCHEDULE, TRAIN, Gate, read_arguments
 
@@ -51,10 +51,14 @@ def _update(result: LocalResult, samples: list[int]) -> Update:
 
 def main() -> None:
     """Serves the benchmark until it says that it is enough."""
-    path, engine, workers, threads = read_arguments()
+    path, kind, workers, threads = read_arguments()
     gate = Gate()
     scenario = load_scenario(path)
-    learning = msgspec.structs.replace(scenario.learning, engine=Engine(engine), threads=threads)
+    learning = msgspec.structs.replace(scenario.learning, threads=threads)
+    if kind == Precision.BFLOAT16:
+        learning = msgspec.structs.replace(learning, precision=Precision.BFLOAT16)
+    else:
+        learning = msgspec.structs.replace(learning, engine=Engine(kind))
     found = play(gate, msgspec.structs.replace(scenario, learning=learning), workers)
     versions = f"Python {sys.version.split()[0]}, bdfl {__version__}, torch {torch.__version__}"
     gate.close(found.accuracy, found.loss, versions)

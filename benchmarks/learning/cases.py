@@ -37,11 +37,11 @@ def digits_scenario(seed: int) -> Scenario:
     return _everybody_trains("digits", seed, Clients(count=8, min_selected=8, samples=170), DIGITS, learning)
 
 
-def images_scenario(seed: int, folder: Path) -> Scenario:
-    """The paper's network on drawn images of 3 x 32 x 32, 4 clients of 3,000, 20 updates on batches of 64."""
+def images_scenario(seed: int, folder: Path, batch: int = 64) -> Scenario:
+    """The paper's network on drawn images of 3 x 32 x 32, 4 clients of 3,000, 20 updates."""
     path = folder / "images.npz"
     _draw_images(path, seed, num_train=12_000, num_test=500, shape=(32, 32, 3))
-    learning = Learning(model=PAPER_CNN, batch=64, learning_rate=0.01, evaluate_every=NEVER)
+    learning = Learning(model=PAPER_CNN, batch=batch, learning_rate=0.01, evaluate_every=NEVER)
     return _everybody_trains("paper-cnn", seed, Clients(count=4, min_selected=4, samples=3000), str(path), learning)
 
 

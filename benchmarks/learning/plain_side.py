@@ -1,7 +1,8 @@
 """Federated averaging by hand in plain PyTorch: what a careful person writes without any framework.
 
-`loop` trains client after client with `torch.optim.SGD`, or half of them in a second process; `vmap` trains all in one
-call of `torch.func`. A round's mini-batches are gathered at once per client and then sliced.
+`loop` trains client after client with `torch.optim.SGD`, or half of them in a second process; `bfloat16` does so under
+`torch.autocast`; `vmap` trains all in one call of `torch.func`. A round's mini-batches are gathered at once per client
+and then sliced.
 """
 
 import sys
@@ -22,7 +23,7 @@ from benchmarks.learning.workload import Workload, load_workload
 TrainClients = Callable[[Tensor, int], Tensor]  # global model and round to updated models, (clients, parameters)
 
 
-def make_loop(workload: Workload, clients: Sequence[int]) -> TrainClients:
+def make_loop(workload: Workload, clients: Sequence[int], kind: str = "loop") -> TrainClients:
     """Trains these clients one after the other."""
     model = build_model(workload)
     parameters = list(model.parameters())
@@ -38,7 +39,9 @@ def make_loop(workload: Workload, clients: Sequence[int]) -> TrainClients:
             client_inputs = input_tensor(inputs[chosen].numpy()).split(workload.batch)
             for some, wanted in zip(client_inputs, labels[chosen].split(workload.batch), strict=True):
                 optimiser.zero_grad()
-                cross_entropy(model(some), wanted).backward()
+                with torch.autocast("cpu", torch.bfloat16, enabled=kind == "bfloat16"):
+                    loss = cross_entropy(model(some), wanted)
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             updates.append(read_flat(parameters))
         return torch.stack(updates)
@@ -73,13 +76,13 @@ def make_vmap(workload: Workload, clients: Sequence[int]) -> TrainClients:
     return train
 
 
-def with_helper(workload: Workload, path: Path, threads: int) -> TrainClients:
+def with_helper(workload: Workload, path: Path, kind: str, threads: int) -> TrainClients:
     """Trains the first half of the clients here and the others in a second process, at the same time."""
     half = (workload.num_clients + 1) // 2
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    context.Process(target=_help, args=(theirs, path, half, threads), daemon=True).start()
-    train_here = make_loop(workload, range(half))
+    context.Process(target=_help, args=(theirs, path, half, kind, threads), daemon=True).start()
+    train_here = make_loop(workload, range(half), kind)
 
     def train(weights: Tensor, round: int) -> Tensor:
         ours.send((weights.numpy(), round))
@@ -105,10 +108,10 @@ def play(gate: Gate, workload: Workload, train: TrainClients) -> nn.Module:
     return model
 
 
-def _help(connection: Connection, path: Path, first_client: int, threads: int) -> None:
+def _help(connection: Connection, path: Path, first_client: int, kind: str, threads: int) -> None:
     torch.set_num_threads(threads)
     workload = load_workload(path)
-    train = make_loop(workload, range(first_client, workload.num_clients))
+    train = make_loop(workload, range(first_client, workload.num_clients), kind)
     while True:
         weights, round = connection.recv()
         connection.send(train(torch.from_numpy(weights), round).numpy())
@@ -122,9 +125,9 @@ def main() -> None:
     workload = load_workload(path)
     everybody = range(workload.num_clients)
     if processes == 2:
-        train = with_helper(workload, path, threads)
+        train = with_helper(workload, path, kind, threads)
     else:
-        train = make_vmap(workload, everybody) if kind == "vmap" else make_loop(workload, everybody)
+        train = make_vmap(workload, everybody) if kind == "vmap" else make_loop(workload, everybody, kind)
     accuracy, loss = judge(play(gate, workload, train), workload)
     gate.close(accuracy, loss, f"Python {sys.version.split()[0]}, torch {torch.__version__}")
 

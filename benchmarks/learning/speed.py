@@ -20,18 +20,19 @@ INSTALL = "make bench-learning"
 MEASURED = "measured"
 CROWD = 1000  # clients in one process
 _CROWD_ASKED_GIB = 2.0
+_BFLOAT16 = "bfloat16"
 _SCENARIO_FILE, _WORKLOAD_FILE = "scenario.toml", "workload.npz"
 
 Report = Callable[[str], None]
 
 
-def bdfl_side(engine: str, processes: int, threads: int) -> Side:
-    """bdfl's learning without its network, with that engine."""
-    return Side(f"bdfl {engine}", "benchmarks.learning.bdfl_side", engine, processes, threads)
+def bdfl_side(kind: str, processes: int, threads: int) -> Side:
+    """bdfl's learning without its network, with that engine; or `bfloat16`, the engine `loop` in that precision."""
+    return Side(f"bdfl {kind}", "benchmarks.learning.bdfl_side", kind, processes, threads)
 
 
 def plain_side(kind: str, processes: int, threads: int) -> Side:
-    """PyTorch by hand."""
+    """PyTorch by hand: `loop`, `bfloat16` or `vmap`."""
     return Side(f"plain {kind}", "benchmarks.learning.plain_side", kind, processes, threads)
 
 
@@ -65,8 +66,12 @@ DIGITS_SIDES = (
 IMAGES_SIDES = (
     bdfl_side("loop", 1, 2),
     bdfl_side("loop", 2, 1),
+    bdfl_side(_BFLOAT16, 1, 2),
+    bdfl_side(_BFLOAT16, 2, 1),
     plain_side("loop", 1, 2),
     plain_side("loop", 2, 1),
+    plain_side(_BFLOAT16, 1, 2),
+    plain_side(_BFLOAT16, 2, 1),
     flower_side("usual", 1, 2),
     flower_side("usual", 2, 1),
     pfl_side(1, 2),
@@ -189,12 +194,15 @@ def measure_learning(*, quick: bool, seed: int, report: Report) -> list[Result]:
 
 
 def measure_loop(*, quick: bool, seed: int, report: Report) -> list[Result]:
-    """The paper's network by bdfl and by plain PyTorch alone: what to look at before and after a change of the loop."""
-    with tempfile.TemporaryDirectory(prefix="bdfl-") as name:
-        sides = tuple(side for side in IMAGES_SIDES if side.environment is None)
-        plan = Plan(warm_up=1, turns=2 if quick else 6, untimed_rounds=0, rounds=2)
-        case = Case(images_scenario(seed, Path(name)), sides, plan, asked_percent=3.0)
-        return measure_case(case, Path(name), report)
+    """The paper's network by bdfl and by plain PyTorch alone, in both precisions and with two batches."""
+    sides = tuple(side for side in IMAGES_SIDES if side.environment is None)
+    plan = Plan(warm_up=1, turns=2 if quick else 10, untimed_rounds=0, rounds=2)
+    results: list[Result] = []
+    for batch in (64, 32):
+        with tempfile.TemporaryDirectory(prefix="bdfl-") as name:
+            scenario = msgspec.structs.replace(images_scenario(seed, Path(name), batch), name=f"paper-cnn-{batch}")
+            results += measure_case(Case(scenario, sides, plan, asked_percent=3.0), Path(name), report)
+    return results
 
 
 def plan_cases(folder: Path, *, quick: bool, seed: int) -> list[Case]:
@@ -262,6 +270,19 @@ def play_turns(
             if one.state == MEASURED:
                 _attempt(one, process, lambda one=one, played=process: _finish(one, played), report)
     return found
+
+
+def precision_notes(found: Sequence[Found]) -> list[str]:
+    """Speed in bfloat16 against the plain loop in bfloat16, for as many processes and threads."""
+    notes = []
+    for one in found:
+        plain = next((other for other in found if other.side == plain_side(_BFLOAT16, *_uses(one))), None)
+        if one.side == bdfl_side(_BFLOAT16, *_uses(one)) and plain is not None and (speeds := _speeds(one, plain)):
+            notes.append(
+                f"{one.side.name} ({one.side.uses}) has {median(speeds):.3g} times the speed of {plain.side.name},"
+                f" {min(speeds):.3g} to {max(speeds):.3g} in single turns."
+            )
+    return notes
 
 
 def speed_rows(found: Sequence[Found]) -> list[SpeedRow]:
@@ -339,10 +360,7 @@ def _measure_of(one: Found, found: Sequence[Found]) -> Found | None:
 
 def _speed_row(one: Found, measure: Found | None) -> SpeedRow:
     seconds = [round.seconds for round in one.rounds]
-    speeds: list[float] = []
-    if measure is not None:
-        pairs = zip(measure.turn_medians_s, one.turn_medians_s, strict=False)  # one may have failed on the way
-        speeds = [plain_s / side_s for plain_s, side_s in pairs]
+    speeds = [] if measure is None else _speeds(one, measure)
     return SpeedRow(
         side=one.side.name,
         uses=one.side.uses,
@@ -358,6 +376,16 @@ def _speed_row(one: Found, measure: Found | None) -> SpeedRow:
         test_accuracy=None if one.worth is None else one.worth.accuracy,
         test_loss=None if one.worth is None else one.worth.loss,
     )
+
+
+def _speeds(one: Found, measure: Found) -> list[float]:
+    """Speed against another side, turn by turn."""
+    pairs = zip(measure.turn_medians_s, one.turn_medians_s, strict=False)  # one may have failed on the way
+    return [measure_s / side_s for measure_s, side_s in pairs]
+
+
+def _uses(one: Found) -> tuple[int, int]:
+    return one.side.processes, one.side.threads
 
 
 def _tells_phases(one: Found) -> bool:
@@ -388,6 +416,7 @@ def _notes(found: Sequence[Found]) -> list[str]:
     notes = [
         "`uses` is processes x threads of each; `speed` is the plain loop's time over the side's, in the same turn, for"
         " the plain loop that uses as much (1 x 1 where there is none): above 1 is faster than the plain loop.",
+        "`bfloat16` computes the passes in that precision, by `torch.autocast`; everybody else computes in float32.",
         "Everybody trains on the same mini-batches from the same first model for as many rounds, so test accuracy and"
         " loss agree up to rounding. Nobody evaluates in a timed round; convolutions run in channels_last everywhere.",
         "`first round` counts from starting the process; `peak` adds up what each process of a side held at most.",
@@ -396,7 +425,7 @@ def _notes(found: Sequence[Found]) -> list[str]:
         " round feels; `eager` shortens the second to 2 ms, the first cannot be set.",
     ]
     notes += [f"{name}: {versions}." for name, versions in _versions(found).items()]
-    return notes + _best_notes(found)
+    return notes + precision_notes(found) + _best_notes(found)
 
 
 def _versions(found: Sequence[Found]) -> dict[str, str]:

@@ -20,6 +20,7 @@ OPTIONS = (
 )
 ONE_CLIENT = ("clients.count=1", "clients.min_selected=1")
 BFLOAT16 = "learning.precision=bfloat16"
+CONVOLUTIONS = ("learning.model=resnet-20", 'learning.augment=["flip"]', "compute.local_updates=3")
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def two_rounds(settings, deal):
     return train
 
 
-@pytest.mark.parametrize("changes", [(BFLOAT16,), OPTIONS, (BFLOAT16, *OPTIONS)])
+@pytest.mark.parametrize("changes", [(BFLOAT16,), OPTIONS, (BFLOAT16, *OPTIONS), (BFLOAT16, *CONVOLUTIONS)])
 def test_any_number_of_workers_gives_the_same_bytes(changes, images, two_rounds, monkeypatch):
     use_prepared_processes(monkeypatch)
     first, again = two_rounds(images, *changes), two_rounds(images, *changes)

@@ -15,6 +15,7 @@ import torch
 import torch.utils.deterministic
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.functional import pad
 
 from bdfl.environment import Purpose, stream
 from bdfl.learning.dataset import DataSet, blocks_of
@@ -187,13 +188,18 @@ class Augmenter:
 
 def take_changed(stored: torch.Tensor, samples: torch.Tensor, changes: torch.Tensor) -> torch.Tensor:
     """Return these of the stored images (samples, height, width, channels), each mirrored and shifted; black enters."""
-    height, width = stored.shape[1:3]
-    rows = torch.arange(height, device=stored.device) - changes[:, 1:2]
-    columns = torch.arange(width, device=stored.device) - changes[:, 2:3]
-    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
-    columns = torch.where(changes[:, :1] == 1, width - 1 - columns, columns)
-    places = samples[:, None, None], rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]
-    return stored[places] * inside[..., None].to(stored.dtype)
+    images = stored.index_select(0, samples)
+    mirrored, (down, right) = changes[:, 0] == 1, changes[:, 1:, None].unbind(1)
+    images[mirrored] = images[mirrored].flip(2)
+    most = int(changes[:, 1:].abs().max())
+    if most == 0:
+        return images
+    count, height, width, channels = images.shape
+    padded = pad(images, (0, 0, most, most, most, most))
+    firsts = torch.arange(count, device=stored.device)[:, None] * (height + 2 * most) + most - down
+    rows = firsts + torch.arange(height, device=stored.device)  # of all padded images, one below the other
+    starts = rows * (width + 2 * most) + most - right  # the pixel with which each row begins
+    return padded.view(-1).unfold(0, width * channels, channels)[starts].view(images.shape)
 
 
 # A model whose trained parameters are views of one tensor, so that one call updates them all.
