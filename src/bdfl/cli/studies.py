@@ -314,6 +314,7 @@ def reproduce(
             schedulers=(*DEFAULT_SCHEDULERS, _NEWEST) if schedulers is None else tuple(split_choices(schedulers)),
             only=only,
             recipe=None if recipe == "none" else recipe or "table4",
+            beside="literal" if recipe is None and schedulers is None else None,
             overrides=tuple(overrides),
             workers=workers,
             on_ray=engine is Engine.RAY,

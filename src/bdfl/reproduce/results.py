@@ -113,6 +113,7 @@ class TrainingSettings:
     schedulers: tuple[str, ...] = DEFAULT_SCHEDULERS
     only: str | None = None  # one data set instead of all
     recipe: str | None = None  # name or file of the changes in training; none: the scenarios as they are
+    beside: str | None = None  # recipe by which the paper's algorithm is trained too, for a row of its own
     overrides: tuple[str, ...] = ()  # "key=value", after those of the recipe
     workers: int | None = None  # training processes of a run; none: by engine and cores
     on_ray: bool = False  # train on a Ray cluster, that at `address` or a local one
