@@ -149,17 +149,22 @@ def draw_losses(kind, rng, num_clients) -> tuple[Losses, Floats]:
 
 
 def play(losses, share, weights, learning_rate, local_updates, start, rng) -> float:
-    """Mean of |grad F|^2 over rounds and replicas, of `weights` (rounds, replicas, clients) from `start`."""
+    """Mean of |grad F|^2 over rounds and replicas, of `weights` (rounds, replicas, clients) from `start`.
+
+    Batches are drawn with replacement, or without in passes, by a toss.
+    """
     _, replicas, clients = weights.shape
     num_samples = losses.gradient(start[None, None]).shape[2]
     point, total = np.tile(start, (replicas, 1)), 0.0
     rows, columns = np.arange(replicas)[:, None], np.arange(clients)
+    passes = np.tile(np.arange(num_samples), (replicas, clients, local_updates, 1))
+    in_passes = rng.random() < 0.5
     for weight in weights:
         everywhere = np.broadcast_to(point[:, None], (replicas, clients, len(start)))
         total += np.mean(np.sum(np.einsum("i,rikd->rd", share / num_samples, losses.gradient(everywhere)) ** 2, axis=1))
         local = everywhere.copy()
-        for _ in range(local_updates):
-            batch = rng.integers(num_samples, size=(replicas, clients))
+        batches = rng.permuted(passes, axis=3) if in_passes else rng.integers(num_samples, size=passes.shape)
+        for batch in np.moveaxis(batches.reshape(replicas, clients, -1)[:, :, :local_updates], 2, 0):
             local -= learning_rate * losses.gradient(local)[rows, columns, batch]
         point = point + np.einsum("ri,rid->rd", weight, local - everywhere)
     return total / len(weights)
