@@ -1,4 +1,4 @@
-"""Bounds: the least delay of a scenario's long run and of one run's rounds, and Lemma 1 for a finished run."""
+"""Bounds: the least delay of a scenario's long run and of one run's rounds, and Lemmas 1 and 2 for a finished run."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from bdfl.scenario import LocalUnit, MiningMode, Optimizer, RateSchedule, Scenar
 from bdfl.scheduling.bound import DualBound, dual_bound
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
-from bdfl.scheduling.queues import ConvergenceBound, convergence_bound
+from bdfl.scheduling.queues import ConvergenceBound, aggregation_bound, convergence_bound
 from bdfl.scheduling.registry import BASELINES
 from bdfl.types import PerClient
 
@@ -163,39 +163,41 @@ class LemmaConstants:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConvergenceEstimate:
-    """Lemma 1's bound after T = 1, 2, ... rounds, at the target and at the achieved rates, and the measured values."""
+    """Bounds of Lemmas 1 and 2 after T = 1, 2, ... rounds, and the measured values."""
 
     constants: LemmaConstants
-    owed: Sequence[ConvergenceBound]  # one for each T, clients participating at their rates beta_i
+    owed: Sequence[ConvergenceBound]  # Lemma 1, one for each T, clients participating at their rates beta_i
     achieved: Sequence[ConvergenceBound]  # the same at the participation of the whole run
+    weighted: Sequence[ConvergenceBound]  # Lemma 2, at the clients' mean weights in the aggregates of the whole run
     squared_gradient: PerRound  # |grad F|^2 at the model before each round, NaN if not measured
     measured: PerRound  # mean of those measured up to and including each round
-    unmet: Sequence[str]  # assumptions of Lemma 1 that this run does not meet
+    unmet: Sequence[str]  # assumptions of the lemmas that this run does not meet
 
-    @property
-    def is_telling(self) -> bool:
-        """True if the final bound, at the achieved rates, is below the trivial bound."""
-        return self.achieved[-1].total < self.constants.known_anyway
+    def is_telling(self, bounds: Sequence[ConvergenceBound]) -> bool:
+        """Return whether the last of these bounds is below the trivial one."""
+        return bounds[-1].total < self.constants.known_anyway
 
-    @property
-    def looseness(self) -> float:
-        """Ratio of the final bound to the measured mean, at the achieved rates."""
+    def looseness(self, bounds: Sequence[ConvergenceBound]) -> float:
+        """Ratio of the last of these bounds to the measured mean."""
         measured = float(self.measured[-1])
-        return self.achieved[-1].total / measured if measured > 0 else float("inf")
+        return bounds[-1].total / measured if measured > 0 else float("inf")
 
 
 def estimate_convergence(
     run: RunRecord, learning: LearningRecord, scenario: Scenario
 ) -> ConvergenceEstimate | CannotSay:
-    """Evaluate Lemma 1 with constants from the run, or return the reason why they are unknown."""
+    """Evaluate Lemmas 1 and 2 with constants from the run, or return the reason why they are unknown."""
     constants = estimate_constants(learning, scenario)
     if isinstance(constants, CannotSay):
         return constants
     squared_gradient, rounds = np.square(learning.gradient_norm), range(1, run.num_rounds + 1)
+    weight = mean_weights(run, learning.samples)
+    weight[learning.samples > 0] *= count_steps(scenario, learning.samples) / constants.most_steps
     return ConvergenceEstimate(
         constants=constants,
         owed=[_bound(constants, number, run.participation_rate, learning.samples) for number in rounds],
         achieved=[_bound(constants, number, run.participation, learning.samples) for number in rounds],
+        weighted=[_weighted_bound(constants, number, weight, learning.samples) for number in rounds],
         squared_gradient=squared_gradient,
         measured=running_mean(squared_gradient),
         unmet=list_unmet(constants, run, learning, scenario),
@@ -261,18 +263,22 @@ def list_unmet(
     elif (stretch := mean_stretch(run, learning.samples)) > 1.0 + _SAME_RATE:
         found.append(
             "The mean of a round is over the data of those who trained (3); the proof divides by all data (38)."
-            f" The steps of this run are {stretch:.1f} times longer, in the mean."
+            f" The steps of this run are {stretch:.1f} times longer, in the mean. Lemma 2 has (3)."
         )
     if constants.most_steps > constants.fewest_steps:
         found.append(
             f"Clients make {constants.fewest_steps} to {constants.most_steps} local steps; the proof has one number for"
-            " all. Each term is taken at the worse of the two."
+            " all. Each term is taken at the worse of the two; Lemma 2 weighs every client by its steps."
         )
     difference = float(np.max(np.abs(run.participation - run.participation_rate)))
     if difference > _SAME_RATE:
         found.append(
             f"Clients took part up to {100 * difference:.0f} points more or less often than beta, where the proof has"
-            " exactly beta; so the bound is given at both."
+            " exactly beta; so the bound is given at both, and Lemma 2 at the weights of the run."
+        )
+    if run.scheduler != "random" and not (run.delivered == run.delivered[0]).all():
+        found.append(
+            f"{run.scheduler} chooses by what happened before. In Lemma 2 expected weights do not depend on that."
         )
     if num_diverged := learning.count_outcomes(Outcome.DIVERGED):
         found.append(f"{num_diverged} local trainings diverged: no G bounds their gradients.")
@@ -284,6 +290,26 @@ def mean_stretch(run: RunRecord, samples: PerClient) -> float:
     delivered = run.delivered @ samples
     ratio = np.sum(samples) / delivered[delivered > 0]
     return float(np.mean(ratio)) if ratio.size else 1.0
+
+
+def mean_weights(run: RunRecord, samples: PerClient) -> PerClient:
+    """Mean weight of each client in a round's aggregate (3), (clients,); a round without updates gives nobody any."""
+    data = run.delivered * samples
+    total = np.sum(data, axis=1, keepdims=True)
+    return np.asarray(np.mean(data / np.where(total > 0, total, 1.0), axis=0))
+
+
+def _weighted_bound(constants: LemmaConstants, rounds: int, weight: PerClient, samples: PerClient) -> ConvergenceBound:
+    return aggregation_bound(
+        initial_gap=constants.initial_gap,
+        learning_rate=constants.learning_rate,
+        smoothness=constants.smoothness,
+        gradient_norm=constants.gradient_norm,
+        local_updates=constants.most_steps,
+        rounds=rounds,
+        weight=weight,
+        samples=samples,
+    )
 
 
 def _bound(constants: LemmaConstants, rounds: int, rate: PerClient, samples: PerClient) -> ConvergenceBound:
