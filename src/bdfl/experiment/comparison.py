@@ -1,6 +1,12 @@
-"""Comparison of schedulers on the same draws: means with intervals, paired differences, bound and frontier."""
+"""Comparison of schedulers on the same draws: means with intervals, paired differences, bound and frontiers.
 
-from collections.abc import Sequence
+A scheduler saves time by choosing clients and by allocating energy to training and mining. Baselines can be played at
+their initial and at their best frequencies, which tells the two apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -8,16 +14,28 @@ from numpy.typing import NDArray
 
 from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
 from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, prepare_groups
-from bdfl.experiment.simulation import draw_run, play
-from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
+from bdfl.experiment.simulation import Draws, draw_run, play
+from bdfl.experiment.statistics import Interval, cumulative_delay, mean_client_energy, mean_interval
 from bdfl.records import RunSummary, summarise_run
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.problem import Scheduler
-from bdfl.scheduling.registry import BASELINES, InvalidChoice, choose_scheduler, validate_choices
+from bdfl.scheduling.registry import (
+    BASELINES,
+    InvalidChoice,
+    allocates_best,
+    choose_scheduler,
+    validate_choices,
+    with_best_frequencies,
+)
 
 PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
-DEFAULT_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")
+DEFAULT_SCHEDULERS = (
+    *PAPER_SCHEDULERS,
+    *(with_best_frequencies(name) for name in PAPER_SCHEDULERS if name in BASELINES),
+    "exact:tradeoff=50",
+)
 FRONTIER_TRADEOFFS = (1.0, 10.0, 50.0, 150.0, 500.0)
+FRONTIER_BUDGETS = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0)  # of the scenario's energy budgets
 FRONTIER_SEEDS = 3
 
 PerSeed = NDArray[np.float64]  # (seeds,)
@@ -32,8 +50,11 @@ class SchedulerResult(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: Interval  # mean delay of those rounds
     difference_s: Interval  # total of this minus total of the reference
     reduction_percent: Interval | None  # of the mean delay, against the best baseline; None without a baseline
+    allocating_percent: Interval | None  # part of it: that baseline at its best frequencies; None if not known
+    choosing_percent: Interval | None  # the other part: other clients, also at the best frequencies for them
     shortfall: Interval  # of each seed's worst served client
     worst_shortfall: float  # over all seeds
+    energy_j: Interval  # of a client in a round
     energy_use: Interval  # share of the budgets spent
     infeasible_rounds: int  # over all seeds
     iterations: Interval  # mean K
@@ -44,12 +65,15 @@ class SchedulerResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrontierPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Delay and shortfall of a scheduler at one V."""
+    """Delay, energy and shortfall of a scheduler at one V and one share of the energy budgets."""
 
     scheduler: str
     tradeoff: float
+    budget_share: float
     delay_s: Interval
+    energy_j: Interval  # of a client in a round
     shortfall: Interval
+    infeasible_rounds: int  # over all seeds of the frontier
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +83,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     seeds: list[int]
     reference: str  # of the differences
-    best_baseline: str | None  # the baseline with the least mean delay
+    best_baseline: str | None  # least mean delay of the baselines at their initial frequencies, or of all if none is
+    allocated_baseline: str | None  # the same at its best frequencies, if it was compared
     bound: Interval | None  # dual bound (s) on the mean delay over exactly these rounds; None if not computed
     results: list[SchedulerResult]
-    frontier: list[FrontierPoint]
-    frontier_seeds: int  # number of seeds in the frontier
+    frontier: list[FrontierPoint]  # over V
+    energy_frontier: list[FrontierPoint]  # over energy budgets; `scheduler` as given
+    frontier_seeds: int  # number of seeds in the frontiers
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -71,6 +97,16 @@ class _Run(msgspec.Struct, frozen=True):
 
     summary: RunSummary
     cumulative_s: list[float]
+    energy_j: float
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """A worker's share: one seed."""
+
+    group: Group  # the entrants, then those at another V
+    num_entrants: int
+    budget_shares: Sequence[float]  # at which the entrants play once more
+    solver: Scheduler | None
 
 
 class _Seed(msgspec.Struct, frozen=True):
@@ -87,6 +123,7 @@ def compare(
     num_seeds: int = 20,
     reference: str | None = None,
     frontier_tradeoffs: Sequence[float] = FRONTIER_TRADEOFFS,
+    frontier_budgets: Sequence[float] = (),
     with_bound: bool = True,
     workers: int | None = None,
     on_progress: Progress | None = None,
@@ -94,9 +131,10 @@ def compare(
     """Compare the schedulers on the same draws: seeds `scenario.seed` and the `num_seeds - 1` after it.
 
     Differences are against `reference`, by default the best baseline, or the first scheduler if there is none. Every
-    scheduler that is no baseline also runs at each of `frontier_tradeoffs`, on the first few seeds. With `with_bound`
-    each seed's rounds are also bounded (unless mining is sampled): no schedule of them that meets every rate is faster.
-    `workers` (default: one per CPU core) changes the run time only, never the result.
+    scheduler that is no baseline also runs at each of `frontier_tradeoffs`, on the first few seeds, and every scheduler
+    at each of `frontier_budgets`, shares of the scenario's energy budgets. With `with_bound` each seed's rounds are
+    also bounded (unless mining is sampled): no schedule of them that meets every rate is faster. `workers` (default:
+    one per CPU core) changes the run time only, never the result.
     """
     validate_choices(choices)
     seeds = list_seeds(scenario, num_seeds)
@@ -117,15 +155,17 @@ def compare(
     ]
     bounded = with_bound and is_bounded(scenario)
     solver = bounding_solver(entrant.scheduler.name for entrant in entrants) if bounded else None
-    tasks = [(group, solver) for group in prepare_groups(groups)]
+    tasks = [
+        _Task(group, len(entrants), frontier_budgets if seed in seeds[:FRONTIER_SEEDS] else (), solver)
+        for seed, group in zip(seeds, prepare_groups(groups), strict=True)
+    ]
     played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
     runs = [seed.runs for seed in played]
     bounds_s = np.array([seed.bound_s for seed in played])
     per_choice = {choice: [of_seed[place] for of_seed in runs] for place, choice in enumerate(choices)}
     totals = {choice: np.array([run.summary.total_delay_s for run in of]) for choice, of in per_choice.items()}
     delays = {choice: np.array([run.summary.mean_delay_s for run in of]) for choice, of in per_choice.items()}
-    baselines = [choice for choice in choices if choice.partition(":")[0] in BASELINES]
-    best = min(baselines, key=lambda choice: mean_interval(delays[choice]).mean, default=None)
+    best, allocated = find_baseline(dict(zip(choices, entrants, strict=True)), delays)
     against = reference or best or choices[0]
     return Comparison(
         scenario=scenario.name,
@@ -133,21 +173,29 @@ def compare(
         seeds=seeds,
         reference=against,
         best_baseline=best,
+        allocated_baseline=allocated,
         bound=mean_interval(bounds_s) if bounded else None,
         results=[
             _result(
                 choice,
-                entrant.scheduler.tradeoff,
+                entrant,
                 per_choice[choice],
                 reference_s=totals[against],
                 baseline_s=None if best is None else delays[best],
+                allocated_s=None if allocated is None else delays[allocated],
                 bound_s=bounds_s if bounded else None,
             )
             for choice, entrant in zip(choices, entrants, strict=True)
         ],
         frontier=[
-            _frontier_point(point, [of_seed[len(choices) + place] for of_seed in runs[:FRONTIER_SEEDS]])
-            for place, point in enumerate(swept)
+            _frontier_point(point.scheduler.name, point, 1.0, [of_seed[place] for of_seed in runs[:FRONTIER_SEEDS]])
+            for place, point in enumerate(swept, start=len(entrants))
+        ],
+        energy_frontier=[
+            _frontier_point(choice, entrant, share, [of_seed[place] for of_seed in runs[:FRONTIER_SEEDS]])
+            for place, (share, (choice, entrant)) in enumerate(
+                product(frontier_budgets, zip(choices, entrants, strict=True)), start=len(entrants) + len(swept)
+            )
         ],
         frontier_seeds=min(num_seeds, FRONTIER_SEEDS),
     )
@@ -159,38 +207,86 @@ def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:
     return [entrant for name, entrant in reversed(one_each.items()) if name not in BASELINES]
 
 
-def _play_seed(task: tuple[Group, Scheduler | None]) -> _Seed:
-    group, solver = task
-    scenario = group[0][0]
-    draws = draw_run(scenario)
-    runs = [play(entrant, scheduler, draws) for entrant, scheduler in group]
-    return _Seed(
-        [_Run(summarise_run(run), cumulative_delay(run).tolist()) for run in runs],
-        float("nan") if solver is None else bound_path(scenario, draws, solver),
+def find_baseline(entrants: Mapping[str, Scenario], delays: Mapping[str, PerSeed]) -> tuple[str | None, str | None]:
+    """Return the best baseline, and the same baseline at its best frequencies, as named in `entrants`; None if none is.
+
+    The best has the least mean of `delays` of those at their initial frequencies, or of all if none is.
+    """
+    baselines = {name: one.scheduler for name, one in entrants.items() if one.scheduler.name in BASELINES}
+    initial = [name for name, scheduler in baselines.items() if not allocates_best(scheduler)]
+    best = min(initial or baselines, key=lambda name: mean_interval(delays[name]).mean, default=None)
+    if best is None:
+        return None, None
+    twin = {**baselines[best].parameters, "frequencies": "best"}
+    same = (
+        name
+        for name, scheduler in baselines.items()
+        if scheduler.name == baselines[best].name and scheduler.parameters == twin
     )
+    return best, next(same, None)
+
+
+def split_reduction(
+    scenario: Scenario, delay_s: PerSeed, baseline_s: PerSeed | None, allocated_s: PerSeed | None
+) -> tuple[Interval | None, Interval | None, Interval | None]:
+    """Reduction of the mean delay (%) against the best baseline, and its parts from allocating and from choosing.
+
+    Parts are None for schedulers whose frequencies are not known to be the best for the clients that they choose.
+    """
+    if baseline_s is None:
+        return None, None, None
+    reduction = mean_interval(100.0 * (1.0 - delay_s / baseline_s))
+    if allocated_s is None or not allocates_best(scenario.scheduler):
+        return reduction, None, None
+    allocating, choosing = baseline_s - allocated_s, allocated_s - delay_s
+    return reduction, mean_interval(100.0 * allocating / baseline_s), mean_interval(100.0 * choosing / baseline_s)
+
+
+def _play_seed(task: _Task) -> _Seed:
+    scenario = task.group[0].scenario
+    draws = draw_run(scenario)
+    runs = [play(entrant, scheduler, draws) for entrant, scheduler in task.group]
+    for share in task.budget_shares:
+        scaled = _scale_budgets(draws, share)
+        runs += [play(entrant, scheduler, scaled) for entrant, scheduler in task.group[: task.num_entrants]]
+    return _Seed(
+        [_Run(summarise_run(run), cumulative_delay(run).tolist(), mean_client_energy(run)) for run in runs],
+        float("nan") if task.solver is None else bound_path(scenario, draws, task.solver),
+    )
+
+
+def _scale_budgets(draws: Draws, share: float) -> Draws:
+    """Return the same draws with `share` of every energy budget."""
+    states = [replace(state, energy_budget_j=share * state.energy_budget_j) for state in draws.states]
+    return replace(draws, states=states)
 
 
 def _result(
     choice: str,
-    tradeoff: float,
+    entrant: Scenario,
     runs: Sequence[_Run],
     *,
     reference_s: PerSeed,
     baseline_s: PerSeed | None,
+    allocated_s: PerSeed | None,
     bound_s: PerSeed | None,
 ) -> SchedulerResult:
     summaries = [run.summary for run in runs]
     total_s = np.array([summary.total_delay_s for summary in summaries])
     delay_s = np.array([summary.mean_delay_s for summary in summaries])
+    reduction, allocating, choosing = split_reduction(entrant, delay_s, baseline_s, allocated_s)
     return SchedulerResult(
         scheduler=choice,
-        tradeoff=tradeoff,
+        tradeoff=entrant.scheduler.tradeoff,
         total_s=mean_interval(total_s),
         delay_s=mean_interval(delay_s),
         difference_s=mean_interval(total_s - reference_s),
-        reduction_percent=None if baseline_s is None else mean_interval(100.0 * (1.0 - delay_s / baseline_s)),
+        reduction_percent=reduction,
+        allocating_percent=allocating,
+        choosing_percent=choosing,
         shortfall=mean_interval([summary.worst_shortfall for summary in summaries]),
         worst_shortfall=max(summary.worst_shortfall for summary in summaries),
+        energy_j=mean_interval([run.energy_j for run in runs]),
         energy_use=mean_interval([summary.mean_energy_use for summary in summaries]),
         infeasible_rounds=sum(summary.infeasible_rounds for summary in summaries),
         iterations=mean_interval([summary.mean_iterations for summary in summaries]),
@@ -201,10 +297,13 @@ def _result(
     )
 
 
-def _frontier_point(point: Scenario, runs: Sequence[_Run]) -> FrontierPoint:
+def _frontier_point(choice: str, point: Scenario, budget_share: float, runs: Sequence[_Run]) -> FrontierPoint:
     return FrontierPoint(
-        scheduler=point.scheduler.name,
+        scheduler=choice,
         tradeoff=point.scheduler.tradeoff,
+        budget_share=budget_share,
         delay_s=mean_interval([run.summary.mean_delay_s for run in runs]),
+        energy_j=mean_interval([run.energy_j for run in runs]),
         shortfall=mean_interval([run.summary.worst_shortfall for run in runs]),
+        infeasible_rounds=sum(run.summary.infeasible_rounds for run in runs),
     )
