@@ -35,7 +35,7 @@ DEFAULT_SCHEDULERS = (
     "exact:tradeoff=50",
 )
 FRONTIER_TRADEOFFS = (1.0, 10.0, 50.0, 150.0, 500.0)
-FRONTIER_BUDGETS = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0)  # of the scenario's energy budgets
+FRONTIER_BUDGETS = (0.6, 0.8, 1.0, 1.5, 2.0)  # of the scenario's energy budgets
 FRONTIER_SEEDS = 3
 
 PerSeed = NDArray[np.float64]  # (seeds,)
@@ -217,13 +217,8 @@ def find_baseline(entrants: Mapping[str, Scenario], delays: Mapping[str, PerSeed
     best = min(initial or baselines, key=lambda name: mean_interval(delays[name]).mean, default=None)
     if best is None:
         return None, None
-    twin = {**baselines[best].parameters, "frequencies": "best"}
-    same = (
-        name
-        for name, scheduler in baselines.items()
-        if scheduler.name == baselines[best].name and scheduler.parameters == twin
-    )
-    return best, next(same, None)
+    twin = msgspec.structs.replace(baselines[best], parameters={**baselines[best].parameters, "frequencies": "best"})
+    return best, next((name for name, scheduler in baselines.items() if scheduler == twin), None)
 
 
 def split_reduction(

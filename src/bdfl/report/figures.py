@@ -301,7 +301,7 @@ def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
 
 
 def _draw_energies(axes: Axes, comparison: Comparison) -> None:
-    """Draw delay against energy: a line over the energy budgets for each scheduler, a square at the scenario's own."""
+    """Draw delay against energy: a square for each scheduler, and a line over the energy budgets through it."""
     for place, result in enumerate(comparison.results):
         colour, fill = colour_of(result.scheduler, place), _fill_of(result.scheduler, place)
         points = [
@@ -312,18 +312,21 @@ def _draw_energies(axes: Axes, comparison: Comparison) -> None:
         energies_j, delays_s = [one.energy_j.mean for one in points], [one.delay_s.mean for one in points]
         axes.plot(energies_j, delays_s, color=colour, marker="o", markersize=3.0, linewidth=1.2, markerfacecolor=fill)
         axes.plot(
-            result.energy_j.mean, result.delay_s.mean, "s", markersize=5.5, color=colour, markerfacecolor=fill,
-            label=show_choice(result.scheduler),
+            result.energy_j.mean, result.delay_s.mean, "s", markersize=5.5, color=colour, markerfacecolor=fill
         )  # fmt: skip
-    shares = sorted({point.budget_share for point in comparison.energy_frontier})
-    over = f", budgets {', '.join(f'{share:g}' for share in shares)}-fold" if shares else ""
-    axes.set(
-        title=f"d  Delay against energy{over}",
-        xlabel="mean energy of a client in a round (J); square: the scenario's budgets",
-        ylabel="mean delay (s)",
-    )
+    axes.set(title="d  Delay against energy", xlabel="mean energy of a client in a round (J)", ylabel="mean delay (s)")
     axes.margins(x=0.08, y=0.1)
-    axes.legend(loc="best", handlelength=1.6)
+    key = [
+        ("s", SOFT_INK, "energy budgets of the scenario"),
+        ("s", "white", "the same, f=best"),
+    ]
+    if shares := [point.budget_share for point in comparison.energy_frontier]:
+        key.append(("o", SOFT_INK, f"{min(shares):g} to {max(shares):g} times these budgets"))
+    marks = [
+        Line2D([], [], marker=marker, color=SOFT_INK, markerfacecolor=fill, linestyle="-" if marker == "o" else "none")
+        for marker, fill, _ in key
+    ]
+    axes.legend(marks, [meaning for *_, meaning in key], loc="upper right", handlelength=1.6)
 
 
 def _fill_of(scheduler: str, place: int) -> str:
