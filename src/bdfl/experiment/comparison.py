@@ -4,9 +4,10 @@ A scheduler saves time by choosing clients and by allocating energy to training 
 their initial and at their best frequencies, which tells the two apart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -84,7 +85,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     seeds: list[int]
     reference: str  # of the differences
     best_baseline: str | None  # least mean delay of the baselines at their initial frequencies, or of all if none is
-    allocated_baseline: str | None  # the same at its best frequencies, if it was compared
     bound: Interval | None  # dual bound (s) on the mean delay over exactly these rounds; None if not computed
     results: list[SchedulerResult]
     frontier: list[FrontierPoint]  # over V
@@ -165,7 +165,7 @@ def compare(
     per_choice = {choice: [of_seed[place] for of_seed in runs] for place, choice in enumerate(choices)}
     totals = {choice: np.array([run.summary.total_delay_s for run in of]) for choice, of in per_choice.items()}
     delays = {choice: np.array([run.summary.mean_delay_s for run in of]) for choice, of in per_choice.items()}
-    best, allocated = find_baseline(dict(zip(choices, entrants, strict=True)), delays)
+    best, savings = find_savings(dict(zip(choices, entrants, strict=True)), delays, choices)
     against = reference or best or choices[0]
     return Comparison(
         scenario=scenario.name,
@@ -173,16 +173,14 @@ def compare(
         seeds=seeds,
         reference=against,
         best_baseline=best,
-        allocated_baseline=allocated,
         bound=mean_interval(bounds_s) if bounded else None,
         results=[
             _result(
                 choice,
-                entrant,
+                entrant.scheduler.tradeoff,
                 per_choice[choice],
+                savings[choice],
                 reference_s=totals[against],
-                baseline_s=None if best is None else delays[best],
-                allocated_s=None if allocated is None else delays[allocated],
                 bound_s=bounds_s if bounded else None,
             )
             for choice, entrant in zip(choices, entrants, strict=True)
@@ -207,34 +205,42 @@ def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:
     return [entrant for name, entrant in reversed(one_each.items()) if name not in BASELINES]
 
 
-def find_baseline(entrants: Mapping[str, Scenario], delays: Mapping[str, PerSeed]) -> tuple[str | None, str | None]:
-    """Return the best baseline, and the same baseline at its best frequencies, as named in `entrants`; None if none is.
+class Saving(NamedTuple):
+    """Mean delay (%) below that of the best baseline, and its two parts; None if not known."""
 
-    The best has the least mean of `delays` of those at their initial frequencies, or of all if none is.
+    reduction: Interval | None = None
+    allocating: Interval | None = None  # of that baseline at its best frequencies
+    choosing: Interval | None = None  # the rest: of other clients, at the best frequencies for them
+
+
+def find_savings(
+    entrants: Mapping[str, Scenario], delays: Mapping[str, PerSeed], comparable: Iterable[str]
+) -> tuple[str | None, dict[str, Saving]]:
+    """Return the best baseline of those `comparable`, if there is one, and what each scheduler saves against it.
+
+    The best has the least mean of `delays` of those at their initial frequencies, or of all if none is. Savings have
+    parts if that baseline also played at its best frequencies, and only for schedulers whose frequencies are the best
+    for the clients that they choose.
     """
-    baselines = {name: one.scheduler for name, one in entrants.items() if one.scheduler.name in BASELINES}
-    initial = [name for name, scheduler in baselines.items() if not allocates_best(scheduler)]
+    schedulers = {name: entrant.scheduler for name, entrant in entrants.items()}
+    baselines = [name for name in comparable if schedulers[name].name in BASELINES]
+    initial = [name for name in baselines if not allocates_best(schedulers[name])]
     best = min(initial or baselines, key=lambda name: mean_interval(delays[name]).mean, default=None)
     if best is None:
-        return None, None
-    twin = msgspec.structs.replace(baselines[best], parameters={**baselines[best].parameters, "frequencies": "best"})
-    return best, next((name for name, scheduler in baselines.items() if scheduler == twin), None)
+        return None, dict.fromkeys(entrants, Saving())
+    parameters = {**schedulers[best].parameters, "frequencies": "best"}
+    twin = msgspec.structs.replace(schedulers[best], parameters=parameters)
+    allocated_s = next((delays[name] for name, scheduler in schedulers.items() if scheduler == twin), None)
 
+    def saved(from_s: PerSeed, to_s: PerSeed) -> Interval:
+        return mean_interval(100.0 * (from_s - to_s) / delays[best])
 
-def split_reduction(
-    scenario: Scenario, delay_s: PerSeed, baseline_s: PerSeed | None, allocated_s: PerSeed | None
-) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """Reduction of the mean delay (%) against the best baseline, and its parts from allocating and from choosing.
-
-    Parts are None for schedulers whose frequencies are not known to be the best for the clients that they choose.
-    """
-    if baseline_s is None:
-        return None, None, None
-    reduction = mean_interval(100.0 * (1.0 - delay_s / baseline_s))
-    if allocated_s is None or not allocates_best(scenario.scheduler):
-        return reduction, None, None
-    allocating, choosing = baseline_s - allocated_s, allocated_s - delay_s
-    return reduction, mean_interval(100.0 * allocating / baseline_s), mean_interval(100.0 * choosing / baseline_s)
+    return best, {
+        name: Saving(saved(delays[best], delay_s))
+        if allocated_s is None or not allocates_best(schedulers[name])
+        else Saving(saved(delays[best], delay_s), saved(delays[best], allocated_s), saved(allocated_s, delay_s))
+        for name, delay_s in delays.items()
+    }
 
 
 def _play_seed(task: _Task) -> _Seed:
@@ -258,27 +264,25 @@ def _scale_budgets(draws: Draws, share: float) -> Draws:
 
 def _result(
     choice: str,
-    entrant: Scenario,
+    tradeoff: float,
     runs: Sequence[_Run],
+    saving: Saving,
     *,
     reference_s: PerSeed,
-    baseline_s: PerSeed | None,
-    allocated_s: PerSeed | None,
     bound_s: PerSeed | None,
 ) -> SchedulerResult:
     summaries = [run.summary for run in runs]
     total_s = np.array([summary.total_delay_s for summary in summaries])
     delay_s = np.array([summary.mean_delay_s for summary in summaries])
-    reduction, allocating, choosing = split_reduction(entrant, delay_s, baseline_s, allocated_s)
     return SchedulerResult(
         scheduler=choice,
-        tradeoff=entrant.scheduler.tradeoff,
+        tradeoff=tradeoff,
         total_s=mean_interval(total_s),
         delay_s=mean_interval(delay_s),
         difference_s=mean_interval(total_s - reference_s),
-        reduction_percent=reduction,
-        allocating_percent=allocating,
-        choosing_percent=choosing,
+        reduction_percent=saving.reduction,
+        allocating_percent=saving.allocating,
+        choosing_percent=saving.choosing,
         shortfall=mean_interval([summary.worst_shortfall for summary in summaries]),
         worst_shortfall=max(summary.worst_shortfall for summary in summaries),
         energy_j=mean_interval([run.energy_j for run in runs]),

@@ -1,13 +1,13 @@
 """Leaderboard of schedulers on the same rounds of each scenario: delay, energy, fairness, accuracy, with intervals."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf, isnan
 
 import msgspec
 import numpy as np
 
 from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
-from bdfl.experiment.comparison import PerSeed, find_baseline, split_reduction
+from bdfl.experiment.comparison import Saving, find_savings
 from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, prepare_groups
 from bdfl.experiment.simulation import Draws, draw_run, play
 from bdfl.experiment.statistics import Interval, jain_index, mean_client_energy, mean_interval
@@ -113,15 +113,14 @@ def play_leaderboard(
     for place, (scenario, entrants) in enumerate(entered):
         scores = played[place * num_seeds : (place + 1) * num_seeds]
         columns = {name: [of_seed[column] for of_seed in scores] for column, name in enumerate(names)}
-        best, allocated = _find_baseline(dict(zip(names, entrants, strict=True)), columns)
+        delays = {name: np.array([one.summary.mean_delay_s for one in columns[name]]) for name in names}
+        best, savings = find_savings(
+            dict(zip(names, entrants, strict=True)),
+            delays,
+            [name for name in names if _shortfall(columns[name]).mean <= SERVED],
+        )
         standings = [
-            _stand(
-                name,
-                entrant,
-                columns[name],
-                None if best is None else columns[best],
-                None if allocated is None else columns[allocated],
-            )
+            _stand(name, entrant.scheduler.tradeoff, columns[name], savings[name])
             for name, entrant in zip(names, entrants, strict=True)
         ]
         boards.append(
@@ -159,54 +158,30 @@ def rank(standings: Iterable[Standing]) -> list[Standing]:
     return ranked + [msgspec.structs.replace(one, rank=None) for one in ordered if one not in serving]
 
 
-def _find_baseline(
-    entrants: Mapping[str, Scenario], scores: Mapping[str, Sequence[_Score]]
-) -> tuple[str | None, str | None]:
-    """Return the best baseline among the schedulers that serve all clients, and the same at its best frequencies."""
-    serving = {
-        name: entrant
-        for name, entrant in entrants.items()
-        if mean_interval([score.summary.worst_shortfall for score in scores[name]]).mean <= SERVED
-    }
-    return find_baseline(serving, {name: _delays(scores[name]) for name in serving})
+def _shortfall(scores: Sequence[_Score]) -> Interval:
+    return mean_interval([score.summary.worst_shortfall for score in scores])
 
 
-def _delays(scores: Sequence[_Score]) -> PerSeed:
-    return np.array([score.summary.mean_delay_s for score in scores])
-
-
-def _stand(
-    choice: str,
-    entrant: Scenario,
-    scores: Sequence[_Score],
-    baseline: Sequence[_Score] | None,
-    allocated: Sequence[_Score] | None,
-) -> Standing:
+def _stand(choice: str, tradeoff: float, scores: Sequence[_Score], saving: Saving) -> Standing:
     def over_seeds(values: Iterable[float]) -> Interval | None:
         known = list(values)
         return None if all(map(isnan, known)) else mean_interval(known)
 
-    reduction, allocating, choosing = split_reduction(
-        entrant,
-        _delays(scores),
-        None if baseline is None else _delays(baseline),
-        None if allocated is None else _delays(allocated),
-    )
     summaries = [score.summary for score in scores]
     return Standing(
         scheduler=choice,
-        tradeoff=entrant.scheduler.tradeoff,
+        tradeoff=tradeoff,
         rank=None,
         delay_s=mean_interval([summary.mean_delay_s for summary in summaries]),
         bound_s=over_seeds(score.bound_s for score in scores),
         above_bound_percent=over_seeds(100.0 * (score.summary.mean_delay_s / score.bound_s - 1.0) for score in scores),
-        reduction_percent=reduction,
-        allocating_percent=allocating,
-        choosing_percent=choosing,
+        reduction_percent=saving.reduction,
+        allocating_percent=saving.allocating,
+        choosing_percent=saving.choosing,
         energy_j=mean_interval([score.energy_j for score in scores]),
         energy_use=mean_interval([summary.mean_energy_use for summary in summaries]),
         selected=mean_interval([summary.mean_selected for summary in summaries]),
-        shortfall=mean_interval([summary.worst_shortfall for summary in summaries]),
+        shortfall=_shortfall(scores),
         jain=mean_interval([score.jain for score in scores]),
         accuracy_percent=over_seeds(100.0 * score.accuracy for score in scores),
         infeasible_rounds=sum(summary.infeasible_rounds for summary in summaries),
