@@ -232,15 +232,16 @@ def find_savings(
     twin = msgspec.structs.replace(schedulers[best], parameters=parameters)
     allocated_s = next((delays[name] for name, scheduler in schedulers.items() if scheduler == twin), None)
 
-    def saved(from_s: PerSeed, to_s: PerSeed) -> Interval:
+    def part(from_s: PerSeed, to_s: PerSeed) -> Interval:
         return mean_interval(100.0 * (from_s - to_s) / delays[best])
 
-    return best, {
-        name: Saving(saved(delays[best], delay_s))
-        if allocated_s is None or not allocates_best(schedulers[name])
-        else Saving(saved(delays[best], delay_s), saved(delays[best], allocated_s), saved(allocated_s, delay_s))
-        for name, delay_s in delays.items()
-    }
+    savings: dict[str, Saving] = {}
+    for name, delay_s in delays.items():
+        saving = Saving(mean_interval(100.0 * (1.0 - delay_s / delays[best])))
+        if allocated_s is not None and allocates_best(schedulers[name]):
+            saving = Saving(saving.reduction, part(delays[best], allocated_s), part(allocated_s, delay_s))
+        savings[name] = saving
+    return best, savings
 
 
 def _play_seed(task: _Task) -> _Seed:
