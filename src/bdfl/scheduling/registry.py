@@ -13,7 +13,7 @@ from typing import Annotated, get_args, get_origin
 import msgspec
 
 from bdfl.errors import BadSchedulerParameter, BdflError, UnknownScheduler
-from bdfl.scenario import Scenario, override_scenario
+from bdfl.scenario import Scenario, SchedulerChoice, override_scenario
 from bdfl.scheduling.conformance import CheckReport as CheckReport, check_scheduler as check_scheduler
 from bdfl.scheduling.problem import Decision, Scheduler
 
@@ -112,6 +112,19 @@ BASELINES = (
 )
 
 
+_BEST_FREQUENCIES = "frequencies=best"
+
+
+def with_best_frequencies(baseline: str) -> str:
+    """Return the choice of the same baseline at the best frequencies for the clients that it selects."""
+    return f"{baseline}{',' if ':' in baseline else ':'}{_BEST_FREQUENCIES}"
+
+
+def allocates_best(choice: SchedulerChoice) -> bool:
+    """Return whether its frequencies are known to be the best for the clients that it selects, at the given powers."""
+    return choice.name == "exact" or choice.parameters.get("frequencies") == "best"
+
+
 class InvalidChoice(BdflError):
     """A choice that cannot be played: a list that is empty or has one twice, or a setting without a value."""
 
@@ -160,6 +173,12 @@ def choose_scheduler(scenario: Scenario, choice: str) -> Scenario:
     return chosen
 
 
+def find_scheduler(choice: str) -> Scheduler:
+    """Return the scheduler of a specification such as `oort:alpha=1`."""
+    chosen = choose_scheduler(Scenario(), choice).scheduler
+    return get_scheduler(chosen.name, chosen.parameters)
+
+
 def parse_parameters(settings: Sequence[str]) -> dict[str, ParameterValue]:
     """Parse scheduler parameters of the form `key=value`, with values as in a scenario file."""
     scenario = override_scenario(Scenario(), [f"scheduler.parameters.{setting}" for setting in settings])
@@ -169,4 +188,4 @@ def parse_parameters(settings: Sequence[str]) -> dict[str, ParameterValue]:
 def show_choice(choice: str) -> str:
     """Format a scheduler for tables and figures: `exact:tradeoff=50` becomes `exact V=50`."""
     name, _, settings = choice.partition(":")
-    return f"{name} {settings.replace('tradeoff', 'V').replace(',', ' ')}".strip()
+    return f"{name} {settings.replace('tradeoff', 'V').replace('frequencies', 'f').replace(',', ' ')}".strip()
