@@ -8,7 +8,16 @@ import msgspec
 import numpy as np
 
 from bdfl.compute import mining_energy, mining_work
-from bdfl.environment import DrawnRounds, Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
+from bdfl.environment import (
+    DrawnRounds,
+    Federation,
+    Purpose,
+    RoundState,
+    draw_federation,
+    draw_rounds,
+    owed_participation,
+    stream,
+)
 from bdfl.environment.draws import draw_finding
 from bdfl.errors import InvalidProblem
 from bdfl.learning.participation import draw_participation
@@ -113,7 +122,8 @@ def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Itera
 
 def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecord]) -> RunRecord:
     """Return the record of a run, or of its first rounds."""
-    return collect_run(rounds, _head_of(scenario, draws), draws.participation_rate)
+    owed = owed_participation(scenario, draws.participation_rate, len(rounds))
+    return collect_run(rounds, _head_of(scenario, draws), owed)
 
 
 def _head_of(scenario: Scenario, draws: Draws) -> RunHead:
@@ -134,9 +144,17 @@ def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
 
 
 def _problem_of(first: RoundProblem, state: RoundState) -> RoundProblem:
-    """Derive the problem of a round from that of the first one."""
+    """Derive the problem of a round from the template of all.
+
+    A client that is away owes no participation: its queue stands still.
+    """
     return replace(
-        first, round=state.round, gain=state.gain, energy_budget_j=state.energy_budget_j, reachable=state.reachable
+        first,
+        round=state.round,
+        gain=state.gain,
+        energy_budget_j=state.energy_budget_j,
+        reachable=state.reachable,
+        participation_rate=np.where(state.available, first.participation_rate, 0.0),
     )
 
 
@@ -265,7 +283,7 @@ def simulate_aggregate(
     """
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
     draws = stream_run(scenario)
-    book = AggregateCollector(draws.participation_rate)
+    book = AggregateCollector(owed_participation(scenario, draws.participation_rate, scenario.rounds))
     for planned in play_rounds(scenario, scheduler, draws):
         record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
         book.add(record)

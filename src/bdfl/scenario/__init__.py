@@ -17,6 +17,7 @@ from bdfl.scenario.files import (
     scenario_digest as scenario_digest,
 )
 from bdfl.scenario.schema import (
+    Availability as Availability,
     Clients as Clients,
     Compute as Compute,
     Energy as Energy,

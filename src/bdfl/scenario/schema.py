@@ -243,6 +243,25 @@ class Geometry(Section, frozen=True, kw_only=True):
     mobility: Mobility = Mobility()
 
 
+class Availability(Section, frozen=True, kw_only=True):
+    """Presence of the clients, independent of the scheduler: a two-state Markov chain each, or a trace."""
+
+    leave_probability: Annotated[
+        PerClientFraction, about("chance that a client is away in the round after one it is there")
+    ] = 0.0
+    return_probability: Annotated[
+        PerClientFraction, about("chance that a client is back in the round after one it is away")
+    ] = 1.0
+    trace: Annotated[
+        Text | None, about("file of the rounds from which to which clients are there, CSV or Parquet; none: drawn")
+    ] = None
+
+    @property
+    def is_on(self) -> bool:
+        """True if a client may be away in some round."""
+        return self.trace is not None or self.leave_probability != 0.0
+
+
 class SchedulerChoice(Section, frozen=True, kw_only=True):
     """The scheduler and its parameters."""
 
@@ -268,6 +287,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     protocol: Protocol = Protocol()
     energy: Energy = Energy()
     geometry: Geometry = Geometry()
+    availability: Availability = Availability()
     scheduler: SchedulerChoice = SchedulerChoice()
     learning: Learning = Learning()
     privacy: Privacy = Privacy()
@@ -310,6 +330,8 @@ def validate_scenario(scenario: Scenario) -> None:
         if isinstance(value, Drawn) and value.each_round and key != "energy.budget_j":
             raise refuse_value(f"{key}.each_round", True, "false: only energy.budget_j is drawn in each round")
     _validate_geometry(scenario.geometry, clients.count)
+    if scenario.availability.trace is not None and scenario.availability.leave_probability != 0.0:
+        raise refuse_value("availability.trace", scenario.availability.trace, "none where leave_probability is given")
     validate_partition(scenario.partition)
     _validate_flower(scenario)
     _validate_privacy(scenario)

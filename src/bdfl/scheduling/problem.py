@@ -40,7 +40,7 @@ class RoundProblem:
     reachable: PerClientMask  # in the component that may be scheduled (C1); the others neither train nor mine
     initial_cpu_hz: PerClient  # start of the published algorithm and the baselines
     initial_mining_hz: PerClient
-    participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero if unknown
+    participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero if unknown or away
     overhead_s: float = 0.0  # downlink, verification and voting, independent of the decision
     round: int = 1
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
