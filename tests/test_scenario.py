@@ -140,7 +140,7 @@ def test_overrides_apply_before_the_file_is_checked(tmp_path):
 
 
 REFUSED = {
-    "radio.bandwith_hz=1": "radio.bandwith_hz: unknown key, did you mean bandwidth_hz? allowed: bandwidth_hz, noise",
+    "radio.bandwith_hz=1": "radio.bandwith_hz: unknown key, did you mean bandwidth_hz? allowed: bandwidth_hz, shari",
     "radioo.x=1": "radioo: unknown key, did you mean radio? allowed: name, description, rounds, seed, clients",
     "zzz=1": "zzz: unknown key, allowed: name, ",
     "radio.bandwidth_hz=-1": "radio.bandwidth_hz: -1 given, allowed is a number above 0",

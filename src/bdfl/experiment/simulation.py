@@ -23,7 +23,7 @@ from bdfl.errors import InvalidProblem
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, AggregateCollector, AggregateRecord, RoundRecord, RunRecord, collect_run
 from bdfl.records.run import RunHead, facts_of
-from bdfl.scenario import MiningMode, Scenario, scenario_digest
+from bdfl.scenario import MiningMode, Scenario, Sharing, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, Status, make_problem
@@ -155,6 +155,7 @@ def _problem_of(first: RoundProblem, state: RoundState) -> RoundProblem:
         energy_budget_j=state.energy_budget_j,
         reachable=state.reachable,
         participation_rate=np.where(state.available, first.participation_rate, 0.0),
+        access_point=None if first.access_point is None else state.access_point,
     )
 
 
@@ -182,6 +183,7 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
         reachable=first.reachable,
         participation_rate=draws.participation_rate,
         samples=federation.samples,
+        access_point=first.access_point if scenario.radio.sharing is Sharing.EQUAL else None,
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
         seed=scenario.seed,
     )

@@ -36,6 +36,7 @@ from bdfl.scenario.schema import (
     Radio as Radio,
     Scenario as Scenario,
     SchedulerChoice as SchedulerChoice,
+    Sharing as Sharing,
 )
 from bdfl.scenario.schema_learning import (
     Accountant as Accountant,

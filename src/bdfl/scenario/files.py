@@ -14,7 +14,7 @@ from msgspec import inspect
 
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.scenario.distributions import Source
-from bdfl.scenario.schema import Availability, Scenario, walk_keys
+from bdfl.scenario.schema import Availability, Radio, Scenario, walk_keys
 from bdfl.scenario.schema_learning import HUB_PREFIX, OPTIMIZATION_KEYS, DataChoice, Learning, is_function, is_path
 from bdfl.scenario.validation import (
     MAX_TOML_SIZE,
@@ -35,6 +35,7 @@ _FORMAT_KEY = "format"
 _Table: TypeAlias = dict[str, Plain]
 _YOUNGER_KEYS = {  # left out of the digest where they have their default, so older scenarios keep theirs
     "": ("availability",),
+    "radio": ("sharing",),
     "data": ("inputs", "input_range", "validation_samples"),
     "learning": OPTIMIZATION_KEYS,
     "learning.aggregation": ("server", "server_rate", "server_betas", "server_epsilon"),
@@ -182,7 +183,8 @@ def scenario_digest(scenario: Scenario) -> str:
             raise ScenarioError(f"{table}.trace", f"{trace}: {error.strerror}", "expected a readable file") from None
         scenario = _replace_trace(scenario, table, content)
     plain = msgspec.to_builtins(scenario)
-    usual = msgspec.to_builtins({"data": DataChoice(), "learning": Learning(), "availability": Availability()})
+    sections = {"data": DataChoice(), "learning": Learning(), "availability": Availability(), "radio": Radio()}
+    usual = msgspec.to_builtins(sections)
     for table, keys in _YOUNGER_KEYS.items():
         given, default = (reduce(getitem, filter(None, table.split(".")), tables) for tables in (plain, usual))
         for key in keys:

@@ -139,10 +139,20 @@ class Fading(Section, frozen=True, kw_only=True):
     shape: Annotated[float, Meta(ge=0.5), about("Nakagami m; 1 is Rayleigh")] = 2.0
 
 
+class Sharing(StrEnum):
+    """Use of the uplink's bandwidth."""
+
+    DEDICATED = "dedicated"  # the paper's: every client has it for itself
+    EQUAL = "equal"  # every access point has it, divided equally among those who upload through it
+
+
 class Radio(Section, frozen=True, kw_only=True):
     """The uplink from client to access point."""
 
     bandwidth_hz: Annotated[Positive, about("bandwidth B of a client's uplink", "Hz", source="paper")] = 180e3
+    sharing: Annotated[
+        Sharing, about("bandwidth_hz of each client, or of an access point and divided equally", source="paper")
+    ] = Sharing.DEDICATED
     noise_w_per_hz: Annotated[Positive, about("noise power density N0", "W/Hz", source="paper")] = 1e-16
     power_w: Annotated[PerClientPositive, about("transmit power P_i", "W", source="calibrated")] = 0.2
     power_max_w: Annotated[
