@@ -9,7 +9,7 @@ import pytest
 from bdfl.radio import uplink_rate
 from bdfl.scheduling.baselines import all_clients, random_scheduler
 from bdfl.scheduling.checker import decision_status, evaluate, find_violations, optimality_gap
-from bdfl.scheduling.conformance import draw_problem
+from bdfl.scheduling.conformance import draw_instances, draw_problem
 from bdfl.scheduling.drc import drc
 from bdfl.scheduling.exact import best_frequencies, exact, exact_power
 from bdfl.scheduling.problem import (
@@ -122,6 +122,15 @@ def test_every_scheduler_keeps_the_constraints(name, seed):
         outcome = evaluate(problem, decision)
         scale = max(abs(outcome.objective), problem.tradeoff * outcome.delay_s)
         assert best.bound <= outcome.objective + 1e-9 * scale
+
+
+@pytest.mark.parametrize("name", scheduler_names())
+def test_every_scheduler_keeps_the_constraints_of_extreme_rounds(name):
+    rng = np.random.default_rng(1)
+    for instance in draw_instances(np.random.default_rng(2), 60, max_clients=10):
+        access_point = rng.integers(0, 3, instance.problem.num_clients)
+        problem = replace(instance.problem, access_point=access_point)
+        assert find_violations(problem, get_scheduler(name)(problem)) == [], instance.description
 
 
 @pytest.mark.parametrize("seed", range(6))

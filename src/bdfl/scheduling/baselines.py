@@ -100,8 +100,8 @@ def pair_round(problem: RoundProblem, clients: int = 0) -> tuple[Start, int, Bas
         reference = drc(paired)
         start = start_round(share_at_most(problem, max(clients, int(np.count_nonzero(reference.selected)))))
         start = start if reference.is_feasible else replace(start, reason=reference.reason)
-    count = int(np.count_nonzero(reference.selected))
-    if clients and reference.is_feasible:
+    count = min(int(np.count_nonzero(reference.selected)), len(start.candidates)) if start.reason is None else 0
+    if clients and start.reason is None:
         count = min(max(clients, problem.min_clients), len(start.candidates))
     queue = next_queue(memory.reference_queue, problem.participation_rate, reference.selected)
     return start, count, replace(memory, reference_queue=queue)
