@@ -110,6 +110,14 @@ def test_the_bound_of_a_search_is_below_every_set_and_its_decision_close(seed, n
         assert optimality_gap(problem, outcome, least) < 0.05
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_of_many_clients_at_one_access_point_the_gap_is_small(seed):
+    problem = draw_shared(seed, 20)
+    decision = exact(problem)
+    assert find_violations(problem, decision) == []
+    assert not decision.is_feasible or optimality_gap(problem, evaluate(problem, decision), decision.bound) < 0.05
+
+
 @pytest.mark.parametrize("name", scheduler_names())
 @pytest.mark.parametrize("seed", range(6))
 def test_every_scheduler_keeps_the_constraints(name, seed):

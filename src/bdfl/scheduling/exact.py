@@ -52,6 +52,7 @@ _ROUNDING = 1e-12  # relative: allowance for rounding in a bound
 _PRECISION_SHARE = 0.01  # part of the target gap that the precision of exchange times may use
 _ATTEMPTS = 6  # sets tried one after the other before the last is certified
 _ENUMERATION_CELLS = 60_000  # limit on sets times clients of an enumeration
+_THETAS = 12  # steps of a bisection of the price per head
 _TOO_NARROW = "no set was found whose members can pay for their uploads at the bandwidth that is left to each"
 
 
@@ -190,15 +191,17 @@ def _search_shared(
 ) -> Decision:
     """Best of the sets that rounds with limited uploads propose, with a proven bound.
 
-    With one access point, sets of n or more members have no more than a share of 1 / n each: the round with that share
-    and at least n members bounds them, up to the next n. With several, every uploader has at most all of its own.
+    With one access point, a set of n to N members has no more than a share of 1 / n each. Its objective is at least the
+    bound of the round with that share, at least n members and queues shorter by theta >= 0, less theta N: theta is
+    raised until no more than N take part. With several access points, every uploader has at most all of its own.
     """
     assert problem.access_point is not None
     is_single = len(np.unique(problem.access_point[problem.reachable])) == 1
     least_uploads = problem.min_clients if is_single else 1
+    limits = sorted({max(limit, least_uploads) for limit in limits_of_uploads(problem)})
     least, bound, evaluations, reason = np.inf, np.inf, 0, ""
     best: Decision | None = None
-    for limit in sorted({max(limit, least_uploads) for limit in limits_of_uploads(problem)}):
+    for limit, following in zip(limits, [*limits[1:], problem.num_clients + 1], strict=True):
         ordinary = share_at_most(problem, limit)
         if is_single:
             ordinary = replace(ordinary, min_clients=limit)
@@ -208,15 +211,24 @@ def _search_shared(
             continue
         market = opened[1]
         aim = default_gap(market.num_clients) if target_gap is None else target_gap
-        choice, spent = choose(market, aim, max_evaluations)
-        evaluations += spent
+        part_bound, low, high, theta = -np.inf, 0.0, float(market.queue.max()), 0.0
+        for _ in range(_THETAS if is_single else 1):
+            eased = replace(market, queue=np.maximum(market.queue - theta, 0.0))
+            choice, spent = choose(eased, aim, max_evaluations)
+            evaluations += spent
+            part_bound = max(part_bound, _bound_of(problem, eased, choice) - theta * (following - 1))
+            members = _spread(choice.members, problem.reachable)
+            for proposed in (members, keep_longest(problem, members, limit)):
+                objective, decision = _solve_members(problem, proposed, curves_of)
+                if objective < least:
+                    least, best = objective, decision
+            fits = np.count_nonzero(members) < following
+            low, high = (low, theta) if fits else (theta, high)
+            if (fits and theta == 0.0) or high == 0.0:
+                break
+            theta = 0.5 * (low + high)
         if is_single or limit == 1:
-            bound = min(bound, _bound_of(problem, market, choice))
-        members = _spread(choice.members, problem.reachable)
-        for proposed in (members, keep_longest(problem, members, limit)):
-            objective, decision = _solve_members(problem, proposed, curves_of)
-            if objective < least:
-                least, best = objective, decision
+            bound = min(bound, part_bound)
     if best is None:
         return infeasible_decision(problem, reason or _TOO_NARROW)
     return replace(best, bound=bound, iterations=evaluations)
