@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bdfl.environment import owed_participation
 from bdfl.errors import BdflError
 from bdfl.experiment.simulation import Draws, draw_run, round_problems
 from bdfl.experiment.statistics import running_mean
@@ -61,7 +62,8 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
     played = round_problems(scenario, draws)
     if on_progress is not None:
         solver = _counting(solver, len(steps) * len(fitted) + len(played), on_progress)
-    bound = dual_bound(fitted, played, draws.participation_rate, solver=solver, steps=steps)
+    owed = owed_participation(scenario, draws.participation_rate, scenario.rounds)
+    bound = dual_bound(fitted, played, owed, solver=solver, steps=steps)
     scale = 1.0 / max(_share_feasible(bound), 1e-12)
     return LongRunBound(
         scenario=scenario.name,
@@ -72,7 +74,7 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
         error_s=bound.error_s * scale,
         confident_s=(bound.mean_s - 2.0 * bound.error_s) * scale,
         multipliers_s=bound.multipliers.tolist(),
-        participation_rate=draws.participation_rate.tolist(),
+        participation_rate=owed.tolist(),
     )
 
 
@@ -95,7 +97,8 @@ def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> f
     problems = round_problems(scenario, draws)
     fitted = problems[::2]
     steps = _scaled_steps(_QUICK_STEPS, fitted)
-    bound = dual_bound(fitted, problems, draws.participation_rate, solver=solver, steps=steps)
+    owed = owed_participation(scenario, draws.participation_rate, len(problems))
+    bound = dual_bound(fitted, problems, owed, solver=solver, steps=steps)
     share = _share_feasible(bound)
     return bound.mean_s / share if share > 0 else float("nan")
 

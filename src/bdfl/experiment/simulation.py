@@ -8,13 +8,22 @@ import msgspec
 import numpy as np
 
 from bdfl.compute import mining_energy, mining_work
-from bdfl.environment import DrawnRounds, Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
+from bdfl.environment import (
+    DrawnRounds,
+    Federation,
+    Purpose,
+    RoundState,
+    draw_federation,
+    draw_rounds,
+    owed_participation,
+    stream,
+)
 from bdfl.environment.draws import draw_finding
 from bdfl.errors import InvalidProblem
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, AggregateCollector, AggregateRecord, RoundRecord, RunRecord, collect_run
 from bdfl.records.run import RunHead, facts_of
-from bdfl.scenario import MiningMode, Scenario, scenario_digest
+from bdfl.scenario import MiningMode, Scenario, Sharing, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, Status, make_problem
@@ -113,7 +122,8 @@ def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Itera
 
 def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecord]) -> RunRecord:
     """Return the record of a run, or of its first rounds."""
-    return collect_run(rounds, _head_of(scenario, draws), draws.participation_rate)
+    owed = owed_participation(scenario, draws.participation_rate, len(rounds))
+    return collect_run(rounds, _head_of(scenario, draws), owed)
 
 
 def _head_of(scenario: Scenario, draws: Draws) -> RunHead:
@@ -134,9 +144,18 @@ def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
 
 
 def _problem_of(first: RoundProblem, state: RoundState) -> RoundProblem:
-    """Derive the problem of a round from that of the first one."""
+    """Derive the problem of a round from the template of all.
+
+    A client that is away owes no participation: its queue stands still.
+    """
     return replace(
-        first, round=state.round, gain=state.gain, energy_budget_j=state.energy_budget_j, reachable=state.reachable
+        first,
+        round=state.round,
+        gain=state.gain,
+        energy_budget_j=state.energy_budget_j,
+        reachable=state.reachable,
+        participation_rate=np.where(state.available, first.participation_rate, 0.0),
+        access_point=None if first.access_point is None else state.access_point,
     )
 
 
@@ -164,6 +183,7 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
         reachable=first.reachable,
         participation_rate=draws.participation_rate,
         samples=federation.samples,
+        access_point=first.access_point if scenario.radio.sharing is Sharing.EQUAL else None,
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
         seed=scenario.seed,
     )
@@ -265,7 +285,7 @@ def simulate_aggregate(
     """
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
     draws = stream_run(scenario)
-    book = AggregateCollector(draws.participation_rate)
+    book = AggregateCollector(owed_participation(scenario, draws.participation_rate, scenario.rounds))
     for planned in play_rounds(scenario, scheduler, draws):
         record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
         book.add(record)

@@ -46,7 +46,7 @@ from bdfl.ledger.costs import (
 )
 from bdfl.ledger.errors import BadSchedule, InvalidGenesis
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
-from bdfl.scenario import Scenario, scenario_digest
+from bdfl.scenario import Scenario, Sharing, scenario_digest
 from bdfl.scenario.schema_learning import ServerOptimizer, is_function
 from bdfl.scenario.validation import refuse_value
 from bdfl.server_optimizer import write_rule
@@ -222,6 +222,10 @@ def limits_of(federation: Federation, rate: float, client: int) -> Limits:
 def physics_of(scenario: Scenario) -> Physics:
     """The scenario's constants of the cost model, in the chain's units."""
     mining, protocol = scenario.mining, scenario.protocol
+    if scenario.radio.sharing is not Sharing.DEDICATED:
+        raise refuse_value(
+            "radio.sharing", scenario.radio.sharing, "dedicated on a chain, whose costs share no spectrum"
+        )
     work_cycles = mining_work(mining.difficulty, mining.miss_probability)
     overhead_s = protocol.downlink_s + protocol.verification_s + protocol.voting_s
     return Physics(

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from bdfl.compute import training_energy
 from bdfl.environment.draws import Purpose, stream
 from bdfl.errors import InvalidProblem
-from bdfl.scheduling.drc import Start, decide_at, decide_from, exchange_time, start_round
+from bdfl.scheduling.drc import Start, decide_at, decide_from, drc, exchange_time, start_round
 from bdfl.scheduling.exact import best_frequencies
-from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
+from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision, share_at_most
 from bdfl.scheduling.queues import next_queue
 from bdfl.types import PerClient
 
@@ -94,10 +94,17 @@ def pair_round(problem: RoundProblem, clients: int = 0) -> tuple[Start, int, Bas
 
     The number is that of the paired `drc`; or `clients`, if above 0, limited to at least m and at most all candidates.
     """
-    start, memory = start_round(problem), _recall(problem)
-    reference = decide_from(replace(problem, queue=memory.reference_queue), start)
-    count = int(np.count_nonzero(reference.selected))
-    if clients and reference.is_feasible:
+    memory = _recall(problem)
+    paired = replace(problem, queue=memory.reference_queue)
+    if problem.access_point is None:
+        start = start_round(problem)
+        reference = decide_from(paired, start)
+    else:
+        reference = drc(paired)
+        start = start_round(share_at_most(problem, max(clients, int(np.count_nonzero(reference.selected)))))
+        start = start if reference.is_feasible else replace(start, reason=reference.reason)
+    count = min(int(np.count_nonzero(reference.selected)), len(start.candidates)) if start.reason is None else 0
+    if clients and start.reason is None:
         count = min(max(clients, problem.min_clients), len(start.candidates))
     queue = next_queue(memory.reference_queue, problem.participation_rate, reference.selected)
     return start, count, replace(memory, reference_queue=queue)

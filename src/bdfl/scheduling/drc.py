@@ -20,8 +20,17 @@ from numpy.typing import NDArray
 
 from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy, training_time
 from bdfl.radio import uplink_rate, upload_energy, upload_time
+from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.mining_curves import idle_roots
-from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
+from bdfl.scheduling.problem import (
+    Decision,
+    RoundProblem,
+    Scheduler,
+    infeasible_decision,
+    keep_longest,
+    limits_of_uploads,
+    share_at_most,
+)
 from bdfl.types import PerClient, PerClientMask
 
 MAX_ITERATIONS = 100  # 2 without CPU caps; at most 4 seen with them
@@ -64,9 +73,36 @@ def drc(
     otherwise. `idle_mining` is the reading of P5: idle clients keep the energy of training and upload `reserved`, or
     mine with their `full` budget.
     """
-    start = start_round(problem)
-    decision = decide_from(problem, start, max_iterations)
-    return _mine_in_full(problem, start, decision) if idle_mining == "full" and decision.is_feasible else decision
+
+    def decide(problem: RoundProblem) -> Decision:
+        start = start_round(problem)
+        decision = decide_from(problem, start, max_iterations)
+        return _mine_in_full(problem, start, decision) if idle_mining == "full" and decision.is_feasible else decision
+
+    return _decide_shared(problem, decide)
+
+
+def _decide_shared(problem: RoundProblem, decide: Scheduler) -> Decision:
+    """Best decision of `decide` for any limit on the uploads at an access point, if spectrum is shared.
+
+    Each limit gives everybody the bandwidth that it leaves. Of more members at an access point those with the longest
+    queues stay; what they planned for this bandwidth, they can pay for with more.
+    """
+    if problem.access_point is None:
+        return decide(problem)
+    decisions = [
+        _limit_uploads(problem, decide(share_at_most(problem, limit)), limit) for limit in limits_of_uploads(problem)
+    ]
+    return min(reversed(decisions), key=lambda decision: evaluate(problem, decision).objective)
+
+
+def _limit_uploads(problem: RoundProblem, decision: Decision, limit: int) -> Decision:
+    """Return the decision with only the `limit` members of longest queue at every access point."""
+    selected = keep_longest(problem, decision.selected, limit)
+    if np.count_nonzero(selected) < problem.min_clients:
+        reason = decision.reason or f"{limit} uploads at an access point, {problem.min_clients} clients needed"
+        return infeasible_decision(problem, reason)
+    return decide_at(problem, selected, decision.cpu_hz, decision.mining_hz, iterations=decision.iterations)
 
 
 def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_ITERATIONS) -> Decision:
@@ -127,8 +163,10 @@ def iterate_drc(problem: RoundProblem) -> Iterator[Iterate]:
 def start_round(problem: RoundProblem) -> Start:
     """Return mining frequencies that all clients can pay for, and the clients that can train beside them.
 
-    Candidates are reachable and have a CPU and energy left after upload and mining, so that [Li24, Eq. 29] is real.
+    Candidates are reachable and have a CPU and energy left after upload and mining, so that [Li24, Eq. 29] is real,
+    whoever uploads beside them.
     """
+    problem = share_at_most(problem, problem.num_clients)
     mining_hz = start_mining(problem)
     mining_s = mining_time(problem.work_cycles, mining_hz)
     rate = uplink_rate(problem.bandwidth_hz, problem.power_w, problem.gain, problem.noise_w_per_hz)

@@ -7,6 +7,7 @@ client i is taken iff mu l_i(tau) < Z_i + theta. `certificate` turns the same pr
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -51,10 +52,20 @@ def _subsets(num: int, at_least: int) -> NDArray[np.bool_]:
     return table
 
 
-def enumerate_sets(market: Market, base: PerClientMask, free: NDArray[np.intp]) -> Choice | None:
-    """Return the best of all sets that consist of `base` and any `free` clients; None if none has enough members."""
+def enumerate_sets(
+    market: Market,
+    base: PerClientMask,
+    free: NDArray[np.intp],
+    suits: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
+) -> Choice | None:
+    """Return the best of all sets that consist of `base` and any `free` clients; None if none has enough members.
+
+    Only combinations (sets, free) that `suits`, if given, says True of.
+    """
     missing = max(market.min_clients - int(np.count_nonzero(base)), 0)
     combinations = _subsets(len(free), missing)
+    if suits is not None:
+        combinations = combinations[suits(combinations)]
     if not len(combinations):
         return None
     members = np.empty((len(combinations), market.num_clients), dtype=np.bool_)
