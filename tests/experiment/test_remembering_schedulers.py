@@ -5,14 +5,14 @@ import pytest
 
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.simulation import play
-from bdfl.experiment.training_run import prepare_run, train_run, verify_run
+from bdfl.experiment.training_run import found_chain, prepare_run, train_run, verify_run
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.registry import get_scheduler
 
 
-@pytest.mark.parametrize("name", ["power-of-choice", "oort"])
+@pytest.mark.parametrize("name", ["power-of-choice", "oort", "steady"])
 def test_a_chain_is_scheduled_as_a_simulation_of_the_same_rounds(tmp_path, name):
     changes = ["rounds=5", f'scheduler.name="{name}"', "compute.local_updates=1", "learning.evaluate_every=5"]
     scenario = load_scenario(find_scenario("minimal"), changes)
@@ -25,3 +25,15 @@ def test_a_chain_is_scheduled_as_a_simulation_of_the_same_rounds(tmp_path, name)
         assert verify_run(folder).is_valid
     simulated = play(scenario, get_scheduler(name), federated.draws)
     np.testing.assert_array_equal(run.selected, simulated.selected)
+
+
+def test_a_genesis_states_the_length_of_the_run_to_schedulers_that_ask_for_it():
+    for changes, stated in (
+        (["scheduler.name=steady"], (("rounds", "5"),)),
+        (["scheduler.name=steady", "scheduler.parameters.rounds=0"], (("rounds", "0"),)),
+        (["scheduler.name=oort"], ()),
+    ):
+        scenario = load_scenario(find_scenario("minimal"), ["rounds=5", *changes])
+        federated = prepare_run(scenario)
+        with open_trainer(scenario, federated.data, federated.partition) as trainer:
+            assert found_chain(federated, trainer)[0].scheduler.parameters == stated

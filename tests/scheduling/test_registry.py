@@ -15,7 +15,7 @@ from bdfl.scheduling.registry import check_scheduler, get_scheduler, scheduler_n
 
 OURS = {
     "random", "round-robin", "channel-best", "all", "drc", "exact", "exact-power",
-    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort",
+    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort", "steady",
 }  # fmt: skip
 
 PLUGIN = """

@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
+from bdfl.experiment.bounds import NO_PATH, PathBound, bound_path, bounding_solver, is_bounded
 from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, prepare_groups
 from bdfl.experiment.simulation import draw_run, play
 from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
 from bdfl.records import RunSummary, summarise_run
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.problem import Scheduler
-from bdfl.scheduling.registry import BASELINES, InvalidChoice, choose_scheduler, validate_choices
+from bdfl.scheduling.registry import BASELINES, WITHOUT_TRADEOFF, InvalidChoice, choose_scheduler, validate_choices
 
 PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
 DEFAULT_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")
@@ -61,6 +61,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reference: str  # of the differences
     best_baseline: str | None  # the baseline with the least mean delay
     bound: Interval | None  # dual bound (s) on the mean delay over exactly these rounds; None if not computed
+    bound_gap_percent: float | None  # of the least that any schedule attains above the bound, at most, over all seeds
+    whole_percent: Interval | None  # of the bound for whole participations above the bound
     results: list[SchedulerResult]
     frontier: list[FrontierPoint]
     frontier_seeds: int  # number of seeds in the frontier
@@ -77,7 +79,7 @@ class _Seed(msgspec.Struct, frozen=True):
     """Result of a worker for one seed."""
 
     runs: list[_Run]
-    bound_s: float
+    bound: PathBound
 
 
 def compare(
@@ -94,7 +96,7 @@ def compare(
     """Compare the schedulers on the same draws: seeds `scenario.seed` and the `num_seeds - 1` after it.
 
     Differences are against `reference`, by default the best baseline, or the first scheduler if there is none. Every
-    scheduler that is no baseline also runs at each of `frontier_tradeoffs`, on the first few seeds. With `with_bound`
+    scheduler that depends on V also runs at each of `frontier_tradeoffs`, on the first few seeds. With `with_bound`
     each seed's rounds are also bounded (unless mining is sampled): no schedule of them that meets every rate is faster.
     `workers` (default: one per CPU core) changes the run time only, never the result.
     """
@@ -120,7 +122,7 @@ def compare(
     tasks = [(group, solver) for group in prepare_groups(groups)]
     played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
     runs = [seed.runs for seed in played]
-    bounds_s = np.array([seed.bound_s for seed in played])
+    bounds_s = np.array([seed.bound.bound_s for seed in played])
     per_choice = {choice: [of_seed[place] for of_seed in runs] for place, choice in enumerate(choices)}
     totals = {choice: np.array([run.summary.total_delay_s for run in of]) for choice, of in per_choice.items()}
     delays = {choice: np.array([run.summary.mean_delay_s for run in of]) for choice, of in per_choice.items()}
@@ -134,6 +136,8 @@ def compare(
         reference=against,
         best_baseline=best,
         bound=mean_interval(bounds_s) if bounded else None,
+        bound_gap_percent=100.0 * max(seed.bound.gap for seed in played) if bounded else None,
+        whole_percent=mean_interval([seed.bound.whole_percent for seed in played]) if bounded else None,
         results=[
             _result(
                 choice,
@@ -154,9 +158,9 @@ def compare(
 
 
 def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:
-    """Return one scenario for each scheduler that is no baseline; those that differ in V alone share a frontier."""
+    """Return one scenario for each scheduler that depends on V; those that differ in V alone share a frontier."""
     one_each = {entrant.scheduler.name: entrant for entrant in reversed(entrants)}
-    return [entrant for name, entrant in reversed(one_each.items()) if name not in BASELINES]
+    return [entrant for name, entrant in reversed(one_each.items()) if name not in WITHOUT_TRADEOFF]
 
 
 def _play_seed(task: tuple[Group, Scheduler | None]) -> _Seed:
@@ -166,7 +170,7 @@ def _play_seed(task: tuple[Group, Scheduler | None]) -> _Seed:
     runs = [play(entrant, scheduler, draws) for entrant, scheduler in group]
     return _Seed(
         [_Run(summarise_run(run), cumulative_delay(run).tolist()) for run in runs],
-        float("nan") if solver is None else bound_path(scenario, draws, solver),
+        NO_PATH if solver is None else bound_path(scenario, draws, solver),
     )
 
 

@@ -165,6 +165,7 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
         participation_rate=draws.participation_rate,
         samples=federation.samples,
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
+        rounds=scenario.rounds,
         seed=scenario.seed,
     )
 

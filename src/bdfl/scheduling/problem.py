@@ -43,6 +43,7 @@ class RoundProblem:
     participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero if unknown
     overhead_s: float = 0.0  # downlink, verification and voting, independent of the decision
     round: int = 1
+    rounds: int = 0  # of the whole run; 0: unknown
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
     samples: PerClient | None = None  # |D_i|; None: unknown, all count as equal
     last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: unknown
@@ -81,6 +82,7 @@ def make_problem(
     samples: PerClient | None = None,
     overhead_s: float = 0.0,
     round: int = 1,
+    rounds: int = 0,
     seed: int = 0,
 ) -> RoundProblem:
     """Return a validated, read-only problem; defaults are unlimited, reachable, or as in the paper.
@@ -120,6 +122,7 @@ def make_problem(
         samples=None if samples is None else column(samples, 0.0),
         overhead_s=overhead_s,
         round=round,
+        rounds=rounds,
         seed=seed,
     )
     validate_problem(problem)
