@@ -216,13 +216,12 @@ def _solve_dual(
     around the usual one, at which it is its rate. The dual is concave and smooth: its maximum depends little on errors.
     """
     delay_s, sets = memory.delay_s, memory.members.astype(np.float64)
-    rows = sets.reshape(-1, len(rate))
     num_rounds = len(delay_s) + imagined
     offset = np.log(rate / (1.0 - rate))
 
     def value(price_s: PerClient) -> tuple[float, NDArray[np.float64], PerClient]:
         """Value of the dual, weights of the sets (rounds, sets), and participation in an imagined round."""
-        worth = ((rows @ price_s).reshape(delay_s.shape) - delay_s) / softness_s
+        worth = (sets @ price_s - delay_s) / softness_s
         most = worth.max(axis=1)
         weights = np.exp(worth - most[:, None])
         total = weights.sum(axis=1)
@@ -243,7 +242,9 @@ def _solve_dual(
         free = (price_s > 0.0) | (slope > 0.0)
         if np.max(np.abs(slope[free]), initial=0.0) <= _PRECISION * num_rounds:
             break
-        bend = (rows.T @ (weights.reshape(-1, 1) * rows) - each.T @ each) / softness_s
+        # Round by round: one long product would depend on its number of threads.
+        pairs = sets.transpose(0, 2, 1) @ (weights[:, :, None] * sets)
+        bend = (pairs.sum(axis=0) - each.T @ each) / softness_s
         bend += np.diag(imagined * np.maximum(taken * (1.0 - taken), _LEAST_BEND) / usual_s)
         step = np.zeros_like(price_s)
         step[free] = np.linalg.solve(bend[np.ix_(free, free)], slope[free])
