@@ -23,7 +23,7 @@ from bdfl.scheduling.registry import (
 
 OURS = {
     "random", "round-robin", "channel-best", "all", "drc", "exact", "exact-power",
-    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort",
+    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort", "steady",
 }  # fmt: skip
 
 PLUGIN = """

@@ -14,32 +14,55 @@ from bdfl.experiment.statistics import running_mean
 from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.scenario import LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
-from bdfl.scheduling.bound import DualBound, dual_bound
+from bdfl.scheduling.bound import DualBound, dual_bound, fit_bound
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
 from bdfl.scheduling.queues import ConvergenceBound, aggregation_bound, convergence_bound
-from bdfl.scheduling.registry import BASELINES
+from bdfl.scheduling.registry import WITHOUT_TRADEOFF
 from bdfl.types import PerClient
 
-# Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path.
-# There any multipliers give a bound, and better ones raise it only slightly (0.05 % on the paper's scenarios).
-_FINE_STEPS = (0.02, 0.005, 0.002)
-_QUICK_STEPS = (0.01,)
-_KEEP_POWER = frozenset({*BASELINES, "drc", "exact"})  # transmit with `power_w`
+_USUAL_PASSES = 10  # over the rounds, of a fit
+_ROUNDING = 1e-9  # of a number of participations
+_KEEP_POWER = frozenset({*WITHOUT_TRADEOFF, "drc", "exact"})  # transmit with `power_w`
+
+
+class PathBound(msgspec.Struct, frozen=True, kw_only=True):
+    """Least mean delay of any schedule of exactly these rounds that meets every participation rate, from both sides.
+
+    NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a run.
+    """
+
+    bound_s: float  # proven: no schedule is faster, choosing sets at random neither
+    attained_s: float  # mean delay of a random choice of sets in every round
+    whole_s: float  # proven, for whole participations: at least ceil(beta T)
+
+    @property
+    def gap(self) -> float:
+        """Relative distance within which the least mean delay is known."""
+        return self.attained_s / self.bound_s - 1.0
+
+    @property
+    def whole_percent(self) -> float:
+        """Cost of whole participations, in percent of the delay."""
+        return 100.0 * (self.whole_s / self.bound_s - 1.0)
 
 
 class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
-    """A lower bound on the long-run mean delay of any scheduler that meets every client's participation rate."""
+    """Lower bounds on the mean delay of any scheduler that meets every participation rate, in the long run and here."""
 
     scenario: str
     seed: int
     rounds: int  # of each of the two samples
     infeasible_rounds: int  # of the second sample
-    bound_s: float  # estimate, unbiased from below
+    bound_s: float  # of the long run: estimate, unbiased from below
     error_s: float  # its standard error
     confident_s: float  # the estimate minus twice its error
     multipliers_s: list[float]  # price of each client's participation
     participation_rate: list[float]
+    path: PathBound  # of the second sample
+
+
+NO_PATH = PathBound(bound_s=float("nan"), attained_s=float("nan"), whole_s=float("nan"))
 
 
 class NoBound(BdflError):
@@ -49,8 +72,9 @@ class NoBound(BdflError):
 def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None] | None = None) -> LongRunBound:
     """Estimate the bound and its sampling error: multipliers from one sample of rounds, the bound from another.
 
-    Both samples have as many rounds as the scenario. Infeasible rounds are left out. Raises `NoBound` if mining is
-    sampled: the bound is on planned delays. `on_progress` receives the number of rounds solved and of all.
+    Both samples have as many rounds as the scenario, the second is the scenario's own and is bounded by itself too.
+    Infeasible rounds are left out. Raises `NoBound` if mining is sampled: the bound is on planned delays. `on_progress`
+    receives the number of rounds solved and about how many there will be.
     """
     if not is_bounded(scenario):
         raise NoBound("mining.mode: sampled given, the bound is on planned delays: allowed is quantile")
@@ -58,12 +82,12 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
     draws = draw_run(scenario)
     other = draw_run(msgspec.structs.replace(scenario, seed=scenario.seed + 1))
     fitted = round_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
-    steps = _scaled_steps(_FINE_STEPS, fitted)
     played = round_problems(scenario, draws)
     if on_progress is not None:
-        solver = _counting(solver, len(steps) * len(fitted) + len(played), on_progress)
+        solver = _counting(solver, _USUAL_PASSES * (len(fitted) + len(played)), on_progress)
     owed = owed_participation(scenario, draws.participation_rate, scenario.rounds)
-    bound = dual_bound(fitted, played, owed, solver=solver, steps=steps)
+    multipliers = fit_bound(fitted, owed, solver=solver).multipliers
+    bound = dual_bound(multipliers, played, owed, solver=solver)
     scale = 1.0 / max(_share_feasible(bound), 1e-12)
     return LongRunBound(
         scenario=scenario.name,
@@ -75,6 +99,7 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
         confident_s=(bound.mean_s - 2.0 * bound.error_s) * scale,
         multipliers_s=bound.multipliers.tolist(),
         participation_rate=owed.tolist(),
+        path=bound_path(scenario, draws, solver),
     )
 
 
@@ -88,40 +113,32 @@ def bounding_solver(schedulers: Iterable[str]) -> Scheduler:
     return exact if _KEEP_POWER.issuperset(schedulers) else exact_power
 
 
-def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> float:
-    """Lower bound on the mean delay (s) of any schedule of exactly these rounds that meets every participation rate.
-
-    It has no sampling error. NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a
-    run.
-    """
+def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> PathBound:
+    """Enclose the least mean delay (s) of any schedule of exactly these rounds that meets every participation rate."""
     problems = round_problems(scenario, draws)
-    fitted = problems[::2]
-    steps = _scaled_steps(_QUICK_STEPS, fitted)
-    owed = owed_participation(scenario, draws.participation_rate, len(problems))
-    bound = dual_bound(fitted, problems, owed, solver=solver, steps=steps)
-    share = _share_feasible(bound)
-    return bound.mean_s / share if share > 0 else float("nan")
+    fit = fit_bound(problems, owed_participation(scenario, draws.participation_rate, len(problems)), solver=solver)
+    share = _share_feasible(fit)
+    if share == 0.0:
+        return NO_PATH
+    num_rounds = len(fit.values_s)
+    whole = np.ceil(fit.rate * num_rounds - _ROUNDING) / num_rounds
+    return PathBound(
+        bound_s=fit.mean_s / share, attained_s=fit.attained_s / share, whole_s=fit.for_participation(whole) / share
+    )
 
 
 def _counting(solver: Scheduler, total: int, on_progress: Callable[[int, int], None]) -> Scheduler:
-    """Wrap the solver to report after every round the number solved, of `total`."""
+    """Wrap the solver to report after every round the number solved, of about `total`."""
     done = 0
 
     def solve(problem: RoundProblem) -> Decision:
         nonlocal done
         decision = solver(problem)
         done += 1
-        on_progress(done, total)
+        on_progress(done, max(done, total))
         return decision
 
     return solve
-
-
-def _scaled_steps(relative: Sequence[float], problems: Sequence[RoundProblem]) -> list[float]:
-    """Step sizes (s), scaled by the least delay of the first feasible one of `problems`."""
-    decisions = (exact(replace(problem, tradeoff=1.0)) for problem in problems)
-    least_s = next((decision.bound for decision in decisions if decision.is_feasible), 1.0)
-    return [step * least_s for step in relative]
 
 
 def _share_feasible(bound: DualBound) -> float:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
+from bdfl.experiment.bounds import NO_PATH, PathBound, bound_path, bounding_solver, is_bounded
 from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, prepare_groups
 from bdfl.experiment.simulation import Draws, draw_run, play
 from bdfl.experiment.statistics import Interval, cumulative_delay, mean_client_energy, mean_interval
@@ -22,6 +22,7 @@ from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.problem import Scheduler
 from bdfl.scheduling.registry import (
     BASELINES,
+    WITHOUT_TRADEOFF,
     InvalidChoice,
     allocates_best,
     choose_scheduler,
@@ -86,6 +87,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reference: str  # of the differences
     best_baseline: str | None  # least mean delay of the baselines at their initial frequencies, or of all if none is
     bound: Interval | None  # dual bound (s) on the mean delay over exactly these rounds; None if not computed
+    bound_gap_percent: float | None  # of the least that any schedule attains above the bound, at most, over all seeds
+    whole_percent: Interval | None  # of the bound for whole participations above the bound
     results: list[SchedulerResult]
     frontier: list[FrontierPoint]  # over V
     energy_frontier: list[FrontierPoint]  # over energy budgets; `scheduler` as given
@@ -113,7 +116,7 @@ class _Seed(msgspec.Struct, frozen=True):
     """Result of a worker for one seed."""
 
     runs: list[_Run]
-    bound_s: float
+    bound: PathBound
 
 
 def compare(
@@ -131,7 +134,7 @@ def compare(
     """Compare the schedulers on the same draws: seeds `scenario.seed` and the `num_seeds - 1` after it.
 
     Differences are against `reference`, by default the best baseline, or the first scheduler if there is none. Every
-    scheduler that is no baseline also runs at each of `frontier_tradeoffs`, on the first few seeds, and every scheduler
+    scheduler that depends on V also runs at each of `frontier_tradeoffs`, on the first few seeds, and every scheduler
     at each of `frontier_budgets`, shares of the scenario's energy budgets. With `with_bound` each seed's rounds are
     also bounded (unless mining is sampled): no schedule of them that meets every rate is faster. `workers` (default:
     one per CPU core) changes the run time only, never the result.
@@ -161,7 +164,7 @@ def compare(
     ]
     played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
     runs = [seed.runs for seed in played]
-    bounds_s = np.array([seed.bound_s for seed in played])
+    bounds_s = np.array([seed.bound.bound_s for seed in played])
     per_choice = {choice: [of_seed[place] for of_seed in runs] for place, choice in enumerate(choices)}
     totals = {choice: np.array([run.summary.total_delay_s for run in of]) for choice, of in per_choice.items()}
     delays = {choice: np.array([run.summary.mean_delay_s for run in of]) for choice, of in per_choice.items()}
@@ -174,6 +177,8 @@ def compare(
         reference=against,
         best_baseline=best,
         bound=mean_interval(bounds_s) if bounded else None,
+        bound_gap_percent=100.0 * max(seed.bound.gap for seed in played) if bounded else None,
+        whole_percent=mean_interval([seed.bound.whole_percent for seed in played]) if bounded else None,
         results=[
             _result(
                 choice,
@@ -200,9 +205,9 @@ def compare(
 
 
 def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:
-    """Return one scenario for each scheduler that is no baseline; those that differ in V alone share a frontier."""
+    """Return one scenario for each scheduler that depends on V; those that differ in V alone share a frontier."""
     one_each = {entrant.scheduler.name: entrant for entrant in reversed(entrants)}
-    return [entrant for name, entrant in reversed(one_each.items()) if name not in BASELINES]
+    return [entrant for name, entrant in reversed(one_each.items()) if name not in WITHOUT_TRADEOFF]
 
 
 class Saving(NamedTuple):
@@ -253,7 +258,7 @@ def _play_seed(task: _Task) -> _Seed:
         runs += [play(entrant, scheduler, scaled) for entrant, scheduler in task.group[: task.num_entrants]]
     return _Seed(
         [_Run(summarise_run(run), cumulative_delay(run).tolist(), mean_client_energy(run)) for run in runs],
-        float("nan") if task.solver is None else bound_path(scenario, draws, task.solver),
+        NO_PATH if task.solver is None else bound_path(scenario, draws, task.solver),
     )
 
 

@@ -205,7 +205,8 @@ def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Seq
     """Score each scheduler against the bound that holds for it: one that may choose its power has a lower bound."""
     solvers = [bounding_solver([scenario.scheduler.name]) for scenario, _ in task.group]
     scenario = task.group[0][0]
-    bounds = {solver: bound_path(scenario, draws, solver) for solver in dict.fromkeys(solvers) if task.with_bound}
+    used = dict.fromkeys(solvers if task.with_bound else ())
+    bounds = {solver: bound_path(scenario, draws, solver).bound_s for solver in used}
     return [
         _Score(
             summarise_run(run),

@@ -185,6 +185,7 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
         samples=federation.samples,
         access_point=first.access_point if scenario.radio.sharing is Sharing.EQUAL else None,
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
+        rounds=scenario.rounds,
         seed=scenario.seed,
     )
 

@@ -49,6 +49,7 @@ from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_
 from bdfl.scenario import Scenario, Sharing, scenario_digest
 from bdfl.scenario.schema_learning import ServerOptimizer, is_function
 from bdfl.scenario.validation import refuse_value
+from bdfl.scheduling.registry import takes_parameter
 from bdfl.server_optimizer import write_rule
 from bdfl.types import PerClient
 
@@ -240,7 +241,10 @@ def physics_of(scenario: Scenario) -> Physics:
 
 def _scheduler_of(scenario: Scenario) -> SchedulerName:
     choice = scenario.scheduler
-    parameters = tuple((key, msgspec.json.encode(value).decode()) for key, value in sorted(choice.parameters.items()))
+    given = dict(choice.parameters)
+    if takes_parameter(choice.name, "rounds"):  # the length of the run, which is nowhere else in a genesis
+        given.setdefault("rounds", scenario.rounds)
+    parameters = tuple((key, msgspec.json.encode(value).decode()) for key, value in sorted(given.items()))
     return SchedulerName(choice.name, __version__, parameters, count_units(scenario.seed, ONE, "seed"))
 
 

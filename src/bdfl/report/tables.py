@@ -324,6 +324,13 @@ def tabulate_bound(bound: LongRunBound) -> list[Table]:
         [(*numbers, str(bound.rounds), infeasible_text(bound.infeasible_rounds))],
         text_columns=0,
     )
+    path = bound.path
+    here = new_table(
+        "These very rounds: the least mean delay of any schedule that serves every client",
+        ("at least s", "attained at random s", "with whole participations s"),
+        [[number(value_s, 5) for value_s in (path.bound_s, path.attained_s, path.whole_s)]],
+        text_columns=0,
+    )
     pairs = list(zip(bound.participation_rate, bound.multipliers_s, strict=True))
     prices = new_table(
         "Price of participation",
@@ -334,7 +341,7 @@ def tabulate_bound(bound: LongRunBound) -> list[Table]:
         ),
         caption=count_more(len(pairs), _SHOWN_CLIENTS, "clients: --json"),
     )
-    return [table, prices]
+    return [table, here, prices]
 
 
 # Tables of an aggregate run of very many clients: its rounds, and the spread of its clients' totals.

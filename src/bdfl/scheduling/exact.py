@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bdfl.compute import mining_scale, training_energy
 from bdfl.radio import uplink_rate, upload_energy, upload_time
-from bdfl.scheduling.allocation import Market, make_supply, solve_level
+from bdfl.scheduling.allocation import Market, make_supply, sets_delay, solve_level
 from bdfl.scheduling.certificate import Certificate, certify, doubtful_clients
 from bdfl.scheduling.convex import PRECISION
 from bdfl.scheduling.drc import cpu_for_energy
@@ -40,6 +40,7 @@ from bdfl.scheduling.set_search import (
     enumerate_sets,
     improve,
     scan_exchange,
+    solve_all_sets,
 )
 from bdfl.types import PerClient, PerClientMask
 
@@ -50,6 +51,7 @@ MAX_EVALUATIONS = 400
 _DEFAULT_GAPS = ((2_000, OPTIMAL_GAP), (50_000, 1e-6), (200_000, 1e-3), (float("inf"), 1e-2))
 _ROUNDING = 1e-12  # relative: allowance for rounding in a bound
 _PRECISION_SHARE = 0.01  # part of the target gap that the precision of exchange times may use
+_FLAT = 1e-4  # relative distance from the best exchange time at which the slope is told from zero
 _ATTEMPTS = 6  # sets tried one after the other before the last is certified
 _ENUMERATION_CELLS = 60_000  # limit on sets times clients of an enumeration
 _THETAS = 12  # steps of a bisection of the price per head
@@ -79,16 +81,22 @@ def default_gap(num_clients: int) -> float:
     return next(gap for most, gap in _DEFAULT_GAPS if num_clients <= most)
 
 
-def best_frequencies(problem: RoundProblem, members: PerClientMask) -> Decision:
+def best_frequencies(problem: RoundProblem, members: PerClientMask, *, precisely: bool = False) -> Decision:
     """Best decision in which exactly `members` train, at the given transmit powers; it proves no bound.
 
+    The delay is flat at its minimum, so frequencies that reach it to 1e-11 may differ by 1e-5. With `precisely` they
+    are those at which its slope is zero, the same on all machines to 1e-9.
     Infeasible if one of them cannot train within its limits, if they are fewer than m, or if no client can mine.
     """
-    return _solve_members(problem, members, fixed_power_curves)[1]
+    return _solve_members(problem, members, fixed_power_curves, precisely=precisely)[1]
 
 
 def _solve_members(
-    problem: RoundProblem, members: PerClientMask, curves_of: Callable[[RoundProblem], Curves]
+    problem: RoundProblem,
+    members: PerClientMask,
+    curves_of: Callable[[RoundProblem], Curves],
+    *,
+    precisely: bool = False,
 ) -> tuple[float, Decision]:
     """Objective and decision of `best_frequencies`; infinity if it is infeasible."""
     problem = share_among(problem, members)
@@ -106,7 +114,42 @@ def _solve_members(
     if choice is None:
         reason = f"{num_able} clients asked for, {problem.min_clients} needed"
         return np.inf, infeasible_decision(problem, reason)
-    return choice.objective, _decide(problem, inner, market, choice)
+    decided = _level_slope(market, choice) if precisely else choice
+    return choice.objective, _decide(problem, inner, market, decided)
+
+
+def _level_slope(market: Market, choice: Choice) -> Choice:
+    """Return the choice with the exchange time at which the slope of its delay is zero, to the last digits."""
+    from scipy.optimize import brentq  # slow to import, and rarely needed
+
+    earliest_s = float(market.curves.least_s[choice.members].max())
+
+    def slope(exchange_s: float) -> float:
+        return float(sets_delay(market, choice.members[None], np.array([[exchange_s]]))[1][0, 0])
+
+    width = _FLAT
+    while True:
+        low_s, high_s = max(choice.exchange_s * (1.0 - width), earliest_s), choice.exchange_s * (1.0 + width)
+        if slope(low_s) < 0.0 < slope(high_s):
+            return replace(choice, exchange_s=float(brentq(slope, low_s, high_s, xtol=1e-300, rtol=1e-15)))
+        if low_s == earliest_s or width >= 1.0:
+            return replace(choice, exchange_s=low_s if slope(low_s) >= 0.0 else choice.exchange_s)
+        width *= 10.0
+
+
+def tabulate_sets(problem: RoundProblem) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """All sets that may train, (sets, clients), and the least delay (s) of each; none in an infeasible round.
+
+    For a dozen clients at most: there are 2^U sets.
+    """
+    opened = _open_market(problem, fixed_power_curves)
+    if isinstance(opened, str):
+        return np.zeros((0, problem.num_clients), dtype=np.bool_), np.zeros(0)
+    _, market = opened
+    members, enclosure = solve_all_sets(market)
+    spread = np.zeros((len(members), problem.num_clients), dtype=np.bool_)
+    spread[:, problem.reachable] = members
+    return spread, enclosure.value + problem.overhead_s
 
 
 def earliest_exchange(problem: RoundProblem) -> PerClient:

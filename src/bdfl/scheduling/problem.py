@@ -44,6 +44,7 @@ class RoundProblem:
     participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero if unknown or away
     overhead_s: float = 0.0  # downlink, verification and voting, independent of the decision
     round: int = 1
+    rounds: int = 0  # of the whole run; 0: unknown
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
     samples: PerClient | None = None  # |D_i|; None: unknown, all count as equal
     last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: unknown
@@ -84,6 +85,7 @@ def make_problem(
     access_point: NDArray[np.int64] | None = None,
     overhead_s: float = 0.0,
     round: int = 1,
+    rounds: int = 0,
     seed: int = 0,
 ) -> RoundProblem:
     """Return a validated, read-only problem; defaults are unlimited, reachable, or as in the paper.
@@ -127,6 +129,7 @@ def make_problem(
         access_point=served_by,
         overhead_s=overhead_s,
         round=round,
+        rounds=rounds,
         seed=seed,
     )
     validate_problem(problem)

@@ -32,6 +32,11 @@ def scheduler_parameters(name: str) -> list[str]:
     return [_describe(item) for item in _parameters(_load(_find(name)), name).values()]
 
 
+def takes_parameter(name: str, parameter: str) -> bool:
+    """Return whether the named scheduler is installed and has this parameter."""
+    return name in scheduler_names() and parameter in _parameters(_load(_find(name)), name)
+
+
 def get_scheduler(name: str, parameters: Mapping[str, ParameterValue] | None = None) -> Scheduler:
     """Return the named scheduler with its parameters bound.
 
@@ -98,7 +103,7 @@ def _describe(parameter: inspect.Parameter) -> str:
 
 # Scheduler specifications: `drc`, `exact:tradeoff=50`, `exact:tradeoff=50,target_gap=1e-6`.
 
-# Independent of V; they transmit with the given power.
+# They, and `steady`, are independent of V and transmit with the given power.
 BASELINES = (
     "random",
     "round-robin",
@@ -111,6 +116,8 @@ BASELINES = (
     "oort",
 )
 
+WITHOUT_TRADEOFF = (*BASELINES, "steady")
+
 
 _BEST_FREQUENCIES = "frequencies=best"
 
@@ -122,7 +129,7 @@ def with_best_frequencies(baseline: str) -> str:
 
 def allocates_best(choice: SchedulerChoice) -> bool:
     """Return whether its frequencies are known to be the best for the clients that it selects, at the given powers."""
-    return choice.name == "exact" or choice.parameters.get("frequencies") == "best"
+    return choice.name in ("exact", "steady") or choice.parameters.get("frequencies") == "best"
 
 
 class InvalidChoice(BdflError):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.scheduling.allocation import CHUNK, Market, Supply, solve_set, solve_sets
-from bdfl.scheduling.convex import PRECISION, STEEPEST, RowNumbers, Rows
+from bdfl.scheduling.convex import PRECISION, STEEPEST, Enclosure, RowNumbers, Rows
 from bdfl.types import PerClient, PerClientMask
 
 MAX_ENUMERATED = 12  # clients whose subsets are all tried
@@ -92,6 +92,15 @@ def enumerate_sets(
         objective=float(objectives[winner]),
         bound=float(np.min(market.tradeoff * enclosure.bound - queues)),
     )
+
+
+def solve_all_sets(market: Market) -> tuple[NDArray[np.bool_], Enclosure]:
+    """All sets of at least m clients that can train, (sets, clients), and the least round delay (s) of each."""
+    able = np.isfinite(market.curves.least_s)
+    chosen = _subsets(int(np.count_nonzero(able)), market.min_clients)
+    members = np.zeros((len(chosen), market.num_clients), dtype=np.bool_)
+    members[:, able] = chosen
+    return members, solve_sets(market.without_idle(able), chosen if market.caps is None else members)
 
 
 @dataclass(frozen=True, eq=False)
