@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.compute import training_cycles
-from bdfl.environment.draws import Purpose, draw_fading, draw_shadowing, draw_values, read_gain_trace, stream
+from bdfl.environment.draws import (
+    Purpose,
+    draw_fading,
+    draw_shadowing,
+    draw_values,
+    read_energy_trace,
+    read_gain_trace,
+    stream,
+)
 from bdfl.environment.geometry import (
     AccessPoint,
     Attachment,
@@ -59,7 +67,7 @@ class RoundState:
 
     round: int  # from 1
     gain: PerClient  # h_i(t)
-    energy_budget_j: PerClient  # E_i^max(t)
+    energy_budget_j: PerClient  # E_i^max(t); under `horizon = "run"` what the battery receives
     reachable: PerClientMask  # may be scheduled: in the component with the most clients
     connectivity: float  # lambda_2, see Topology
     is_connected: bool  # C1
@@ -110,12 +118,15 @@ def draw_samples(scenario: Scenario) -> PerClient:
 def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundState]:
     """Draw the states of rounds 1 to T in order: the same for every scheduler.
 
-    Gains are drawn or read from `radio.trace`. A bad trace raises `BadTrace` in this call, not in a later round.
+    Gains are drawn or read from `radio.trace`, energies taken from `energy.budget_j` or `energy.trace`. A bad trace
+    raises `BadTrace` in this call, not in a later round.
     """
-    trace = None
+    trace = energy_j = None
     if scenario.radio.trace is not None:
         trace = read_gain_trace(Path(scenario.radio.trace), scenario.rounds, federation.num_clients)
-    return _draw_rounds(scenario, federation, trace)
+    if scenario.energy.trace is not None:
+        energy_j = read_energy_trace(Path(scenario.energy.trace), scenario.rounds, federation.num_clients)
+    return _draw_rounds(scenario, federation, trace, energy_j)
 
 
 class DrawnRounds(Sequence[RoundState]):
@@ -145,7 +156,12 @@ class DrawnRounds(Sequence[RoundState]):
         return next(islice(self, wanted, None))
 
 
-def _draw_rounds(scenario: Scenario, federation: Federation, trace: NDArray[np.float64] | None) -> Iterator[RoundState]:
+def _draw_rounds(
+    scenario: Scenario,
+    federation: Federation,
+    trace: NDArray[np.float64] | None,
+    energy_j: NDArray[np.float64] | None,
+) -> Iterator[RoundState]:
     budget_j = _draw_budget(scenario, federation.num_clients, 0)
     network: _Network | None = None
     places = move_clients(scenario.geometry, federation.start_m, scenario.seed, scenario.rounds)
@@ -154,6 +170,8 @@ def _draw_rounds(scenario: Scenario, federation: Federation, trace: NDArray[np.f
         attachment, topology = network.attachment, network.topology
         if isinstance(scenario.energy.budget_j, Drawn) and scenario.energy.budget_j.each_round:
             budget_j = _draw_budget(scenario, federation.num_clients, round)
+        if energy_j is not None:
+            budget_j = _freeze(energy_j[round - 1])
         yield RoundState(
             round=round,
             gain=_freeze(_draw_gain(scenario, attachment, round) if trace is None else trace[round - 1]),

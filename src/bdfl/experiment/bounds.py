@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
-from bdfl.experiment.simulation import Draws, draw_run, round_problems
+from bdfl.experiment.simulation import Draws, charge_batteries, draw_run, first_battery, round_problems
 from bdfl.experiment.statistics import running_mean
 from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
-from bdfl.scenario import LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
+from bdfl.scenario import Horizon, LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
+from bdfl.scheduling.battery import battery_bound
 from bdfl.scheduling.bound import DualBound, dual_bound
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
@@ -24,7 +25,7 @@ from bdfl.types import PerClient
 # There any multipliers give a bound, and better ones raise it only slightly (0.05 % on the paper's scenarios).
 _FINE_STEPS = (0.02, 0.005, 0.002)
 _QUICK_STEPS = (0.01,)
-_KEEP_POWER = frozenset({*BASELINES, "drc", "exact"})  # transmit with `power_w`
+_KEEP_POWER = frozenset({*BASELINES, "drc", "exact", "battery"})  # transmit with `power_w`
 
 
 class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +57,12 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
     solver = bounding_solver([scenario.scheduler.name])
     draws = draw_run(scenario)
     other = draw_run(msgspec.structs.replace(scenario, seed=scenario.seed + 1))
-    fitted = round_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
+    fitted = _bounding_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
     steps = _scaled_steps(_FINE_STEPS, fitted)
-    played = round_problems(scenario, draws)
+    played = _bounding_problems(scenario, draws)
     if on_progress is not None:
         solver = _counting(solver, len(steps) * len(fitted) + len(played), on_progress)
-    bound = dual_bound(fitted, played, draws.participation_rate, solver=solver, steps=steps)
+    bound = _bound_problems(fitted, played, draws.participation_rate, solver, steps)
     scale = 1.0 / max(_share_feasible(bound), 1e-12)
     return LongRunBound(
         scenario=scenario.name,
@@ -92,12 +93,35 @@ def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> f
     It has no sampling error. NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a
     run.
     """
-    problems = round_problems(scenario, draws)
-    fitted = problems[::2]
+    problems = _bounding_problems(scenario, draws)
+    fitted = problems[::2] if scenario.energy.horizon is Horizon.ROUND else problems
     steps = _scaled_steps(_QUICK_STEPS, fitted)
-    bound = dual_bound(fitted, problems, draws.participation_rate, solver=solver, steps=steps)
+    bound = _bound_problems(fitted, problems, draws.participation_rate, solver, steps)
     share = _share_feasible(bound)
     return bound.mean_s / share if share > 0 else float("nan")
+
+
+def _bounding_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
+    """Problems of every round without a price on energy; batteries hold what they have received so far."""
+    problems = []
+    battery = first_battery(scenario)
+    for problem in round_problems(scenario, draws):
+        charged = replace(charge_batteries(problem, battery), energy_price=None)
+        problems.append(charged)
+        battery = charged.battery
+    return problems
+
+
+def _bound_problems(
+    fitted: Sequence[RoundProblem],
+    played: Sequence[RoundProblem],
+    rate: PerClient,
+    solver: Scheduler,
+    steps: Sequence[float],
+) -> DualBound:
+    if played[0].battery is not None:
+        return battery_bound(fitted, played, rate, solver=solver)
+    return dual_bound(fitted, played, rate, solver=solver, steps=steps)
 
 
 def _counting(solver: Scheduler, total: int, on_progress: Callable[[int, int], None]) -> Scheduler:

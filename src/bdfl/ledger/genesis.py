@@ -46,7 +46,7 @@ from bdfl.ledger.costs import (
 )
 from bdfl.ledger.errors import BadSchedule, InvalidGenesis
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
-from bdfl.scenario import Scenario, scenario_digest
+from bdfl.scenario import Horizon, Scenario, scenario_digest
 from bdfl.scenario.schema_learning import ServerOptimizer, is_function
 from bdfl.scenario.validation import refuse_value
 from bdfl.server_optimizer import write_rule
@@ -108,6 +108,7 @@ def draft_genesis(
 
     `target_ms` is the target time to mine a block in a live network; 0: the difficulty is constant.
     """
+    _validate_energy(scenario)
     _validate_initial_model(initial_model, layout)
     validate_server(scenario, layout)
     return Genesis(
@@ -140,6 +141,15 @@ def validate_server(scenario: Scenario, layout: Layout) -> None:
     if server is not ServerOptimizer.NONE and shared is not None:
         allowed = f"none where {shared} is shared, which a step can make negative: personal, or group norm"
         raise refuse_value("learning.aggregation.server", server, allowed)
+
+
+def _validate_energy(scenario: Scenario) -> None:
+    """Raise `ScenarioError` for batteries or a price on energy: a chain's rules know the budgets of rounds alone."""
+    energy = scenario.energy
+    if energy.horizon is Horizon.RUN:
+        raise refuse_value("energy.horizon", energy.horizon, "round on a chain: simulate and compare know batteries")
+    if energy.price > 0:
+        raise refuse_value("energy.price", energy.price, "0 on a chain: simulate and compare know prices on energy")
 
 
 def plan_first_round(draft: Genesis, cache: VerificationCache) -> Genesis:

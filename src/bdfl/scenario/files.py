@@ -14,7 +14,7 @@ from msgspec import inspect
 
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.scenario.distributions import Source
-from bdfl.scenario.schema import Scenario, walk_keys
+from bdfl.scenario.schema import ENERGY_KEYS, Energy, Scenario, walk_keys
 from bdfl.scenario.schema_learning import HUB_PREFIX, OPTIMIZATION_KEYS, DataChoice, Learning, is_function, is_path
 from bdfl.scenario.validation import (
     MAX_TOML_SIZE,
@@ -37,7 +37,9 @@ _YOUNGER_KEYS = {  # left out of the digest where they have their default, so ol
     "data": ("inputs", "input_range", "validation_samples"),
     "learning": OPTIMIZATION_KEYS,
     "learning.aggregation": ("server", "server_rate", "server_betas", "server_epsilon"),
+    "energy": ENERGY_KEYS,
 }
+_TRACED = ("radio", "energy")  # tables whose `trace` names a file
 _INLINE = (
     "scheduler.parameters",
     "partition.parameters",
@@ -72,7 +74,7 @@ def load_scenario(source: Path | str, overrides: Sequence[str] = ()) -> Scenario
 
     A text is the path of a file or the name of a shipped scenario, see `find_scenario`.
 
-    The name defaults to the file's. `radio.trace` and a `data.source` that is a path are relative to the file; a source
+    The name defaults to the file's. A `trace` and a `data.source` that is a path are relative to the file; a source
     not found there is relative to the working folder. Raises `ScenarioError`.
     """
     path = find_scenario(source) if isinstance(source, str) else source
@@ -86,9 +88,8 @@ def load_scenario(source: Path | str, overrides: Sequence[str] = ()) -> Scenario
         scenario = parse_scenario({"name": path.stem} | _apply_overrides(data, overrides))
     except RecursionError:
         raise ScenarioError(str(path), "nested too deeply", "expected a scenario in TOML") from None
-    if scenario.radio.trace is not None:
-        trace = str((path.parent / scenario.radio.trace).absolute())
-        scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(scenario.radio, trace=trace))
+    for table, trace in named_traces(scenario).items():
+        scenario = _replace_trace(scenario, table, str((path.parent / trace).absolute()))
     if is_path(scenario.data.source):
         beside = (path.parent / scenario.data.source).absolute()
         source = str(beside if beside.exists() else Path(scenario.data.source).absolute())
@@ -135,6 +136,17 @@ def refuse_function(key: str, name: str, allowed: frozenset[str]) -> None:
         raise NotAllowed(f"{key}: {name} would run here; if you know what it does, --allow {name}")
 
 
+def named_traces(scenario: Scenario) -> dict[str, str]:
+    """Files of recorded rounds that the scenario names, by table."""
+    traces = {table: getattr(scenario, table).trace for table in _TRACED}
+    return {table: trace for table, trace in traces.items() if trace is not None}
+
+
+def _replace_trace(scenario: Scenario, table: str, trace: str) -> Scenario:
+    section = msgspec.structs.replace(getattr(scenario, table), trace=trace)
+    return msgspec.structs.replace(scenario, **{table: section})
+
+
 def named_functions(scenario: Scenario) -> dict[str, str]:
     """User functions that the scenario names, by key."""
     learning, source = scenario.learning, scenario.data.source
@@ -163,15 +175,14 @@ def scenario_digest(scenario: Scenario) -> str:
 
     A trace is represented by the digest of its content, not by its path; a missing one raises `ScenarioError`.
     """
-    radio = scenario.radio
-    if radio.trace is not None:
+    for table, trace in named_traces(scenario).items():
         try:
-            content = hashlib.sha256(read_regular(Path(radio.trace), _MAX_TRACE)).hexdigest()
+            content = hashlib.sha256(read_regular(Path(trace), _MAX_TRACE)).hexdigest()
         except OSError as error:
-            raise ScenarioError("radio.trace", f"{radio.trace}: {error.strerror}", "expected a readable file") from None
-        scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(radio, trace=content))
+            raise ScenarioError(f"{table}.trace", f"{trace}: {error.strerror}", "expected a readable file") from None
+        scenario = _replace_trace(scenario, table, content)
     plain = msgspec.to_builtins(scenario)
-    usual = msgspec.to_builtins({"data": DataChoice(), "learning": Learning()})
+    usual = msgspec.to_builtins({"data": DataChoice(), "learning": Learning(), "energy": Energy()})
     for table, keys in _YOUNGER_KEYS.items():
         given, default = (reduce(getitem, table.split("."), tables) for tables in (plain, usual))
         for key in keys:

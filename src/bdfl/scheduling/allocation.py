@@ -6,6 +6,10 @@ is convex in the exchange time tau, so tangents enclose its minimum.
 
 On the market a client with mining root a and frequency cap c offers min(w c, a) at the level w, and the total offer
 must reach w^-2. All functions of the level here are convex in it.
+
+If energy has a price, a round minimises d + sum y_i e_i / V. Mining with root x_i then costs q_i x_i^3, with q_i = y_i
+chi_i A / (2 V), and training costs q_i (a_i^3 - b_i^3). The roots x_i <= b_i are chosen too, and the problem stays
+convex in (tau, x, w).
 """
 
 from collections.abc import Callable
@@ -83,15 +87,19 @@ class Market:
     tradeoff: float
     work_cycles: float
     min_clients: int
-    rest: float = 0.0  # mining roots of idle clients that are not listed; only without caps
+    rest: float = 0.0  # mining roots of idle clients that are not listed; only without caps and prices
+    cube_price: PerClient | None = None  # q_i (s) of a cubed root; None: energy has no price
 
     @property
     def num_clients(self) -> int:
         return len(self.idle)
 
     def without_idle(self, members: NDArray[np.bool_]) -> "Market":
-        """Return the market with only `members` (clients,) listed, the others always idle; unchanged if caps bind."""
-        if self.caps is not None or members.all():
+        """Return the market with only `members` (clients,) listed, the others always idle.
+
+        Unchanged if caps bind or energy has a price.
+        """
+        if self.caps is not None or self.cube_price is not None or members.all():
             return self
         index = np.flatnonzero(members)
         return replace(
@@ -144,8 +152,10 @@ def solve_sets(
 
     Every set must consist of clients that can train. The optimum lies between the slowest member's least time and the
     delay reached by allowing twice that. Sets with the same slowest member share one grid of times. Each search then
-    continues in the interval in which its slope changes sign.
+    continues in the interval in which its slope changes sign. If energy has a price, its cost counts as delay.
     """
+    if market.cube_price is not None:
+        return solve_priced_sets(market, members, is_hopeless)
     least = np.where(members, market.curves.least_s, 0.0)
     slowest, group = np.unique(np.argmax(least, axis=1), return_inverse=True)
     start = market.curves.least_s[slowest]  # (groups,)
@@ -230,6 +240,141 @@ def _piecewise_delay(market: Market, members: NDArray[np.bool_]) -> PlainFunctio
         return float(delay), float(slope)
 
     return piecewise
+
+
+# Rounds in which energy has a price: every client chooses how much of its mining root it spends.
+
+_PRICED_GRID = np.linspace(0.0, 1.0, 12) ** 3  # with dear energy the best exchange time may be early in its interval
+_PRICED_GRID.setflags(write=False)
+
+
+@dataclass(frozen=True, eq=False)
+class MiningSplit:
+    """Optimal mining within given limits: the roots spent (..., clients), the level, and the worth of a root (s)."""
+
+    roots: NDArray[np.float64]
+    level: NDArray[np.float64]
+    worth: NDArray[np.float64]
+
+
+def split_mining(market: Market, limits: NDArray[np.float64]) -> MiningSplit:
+    """Minimise A w^3 + sum q_i x_i^3 over roots x_i up to `limits` (..., clients), with w the level that they reach.
+
+    Without caps one more root is worth nu = 3/2 A w^5 to everybody, and x_i = min(limit_i, (nu / 3 q_i)^(1/2)) is
+    linear in v = w^(5/2). The root of sum x_i = v^(-4/5) is approached from below by Newton's method, as in
+    `solve_level`. If no limit binds, it is v = (sum_i (A / 2 q_i)^(1/2))^(-5/9), the closed form.
+    """
+    assert market.cube_price is not None
+    with np.errstate(divide="ignore"):
+        pace = np.sqrt(0.5 * market.work_cycles / market.cube_price)  # x_i / v; infinity where energy is free
+    if market.caps is not None:
+        return _split_capped(market, limits, market.caps)
+    step_root = np.maximum(np.maximum(limits.sum(axis=-1), NOTHING) ** -1.25, pace.sum() ** (-5 / 9))
+    for _ in range(_LEVEL_STEPS):
+        wanted = pace * step_root[..., None]
+        free = wanted < limits
+        excess = np.where(free, wanted, limits).sum(axis=-1) - step_root**-0.8
+        step = -excess / (np.where(free, pace, 0.0).sum(axis=-1) + 0.8 * step_root**-1.8)
+        step_root = step_root + np.maximum(step, 0.0)
+        if np.all(step <= 4e-16 * step_root):
+            break
+    spent = np.minimum(pace * step_root[..., None], limits)
+    level = np.maximum(spent.sum(axis=-1), NOTHING) ** -0.5
+    return MiningSplit(spent, level, 1.5 * market.work_cycles * level**5)
+
+
+def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient) -> MiningSplit:
+    """Split of mining with frequency caps, x_i <= w c_i: level by regula falsi, worth of a root by Newton's method.
+
+    At a level w the worth nu solves 2 nu w^-3 + sum_i c_i max(nu - 3 q_i c_i^2 w^2, 0) = 3 A w^2, summed over clients
+    whose limit is above w c_i. It rises with w, and so does the offer.
+    """
+    assert market.cube_price is not None
+    thrice = 3.0 * market.cube_price
+
+    def offer(level: NDArray[np.float64]) -> MiningSplit:
+        most = caps * level[..., None]
+        capped = most < limits
+        floor = thrice * np.where(capped, most, 0.0) ** 2
+        worth = 1.5 * market.work_cycles * level**5  # from above, on a convex function
+        for _ in range(_LEVEL_STEPS):
+            over = capped & (worth[..., None] > floor)
+            slope = 2.0 * level**-3 + np.where(over, caps, 0.0).sum(axis=-1)
+            value = 2.0 * worth * level**-3 + np.where(over, caps * (worth[..., None] - floor), 0.0).sum(axis=-1)
+            step = (value - 3.0 * market.work_cycles * level**2) / slope
+            worth = worth - step
+            if np.all(np.abs(step) <= 1e-15 * worth):
+                break
+        with np.errstate(divide="ignore"):
+            wanted = np.sqrt(worth[..., None] / thrice)
+        return MiningSplit(np.minimum(np.minimum(most, limits), wanted), level, worth)
+
+    def excess(level: NDArray[np.float64]) -> NDArray[np.float64]:
+        difference: NDArray[np.float64] = offer(level).roots.sum(axis=-1) - level**-2
+        return difference
+
+    low = solve_level(limits, caps)
+    high, below = 2.0 * low, excess(low)
+    for _ in range(_LEVEL_STEPS):
+        above = excess(high)
+        if np.all(above >= 0.0):
+            break
+        low, below = np.where(above < 0.0, high, low), np.where(above < 0.0, above, below)
+        high = np.where(above < 0.0, 2.0 * high, high)
+    middle, was_short = high, np.zeros_like(high)  # regula falsi, Illinois: a side that stays twice counts half
+    for _ in range(_LEVEL_STEPS):
+        fraction = np.divide(-below, above - below, out=np.full_like(below, 0.5), where=above > below)
+        middle = low + np.clip(fraction, 0.0, 1.0) * (high - low)
+        value = excess(middle)
+        short = value < 0.0
+        if np.all((np.abs(value) <= 1e-15 * middle**-2) | (high - low <= 4e-16 * high)):
+            break
+        below, above = (
+            np.where(short, value, np.where(was_short < 0.0, 0.5 * below, below)),
+            np.where(short, np.where(was_short > 0.0, 0.5 * above, above), value),
+        )
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+        was_short = np.where(short, 1.0, -1.0)
+    return offer(middle)
+
+
+def priced_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
+    """Round delay plus energy cost (s), and its slope, at (rows, points) exchange times: the twin of `sets_delay`.
+
+    By the envelope theorem the slope is 1 - sum over S of b_i' max(3 q_i b_i^2, nu): another root is spent on mining if
+    that is worth more than the energy; not if the cap binds.
+    """
+    assert market.cube_price is not None
+    roots, slopes = market.curves.roots(exchange_s[..., None])  # (rows, points, clients)
+    chosen = members[:, None, :]
+    limits = np.where(chosen, roots, market.idle)
+    split = split_mining(market, limits)
+    cost = (market.cube_price * (market.idle**3 - limits**3 + split.roots**3)).sum(axis=-1)
+    saved = 3.0 * market.cube_price * limits**2
+    worth = np.maximum(saved, split.worth[..., None])
+    if market.caps is not None:
+        worth = np.where(market.caps * split.level[..., None] < limits, saved, worth)
+    rising = np.where(chosen, slopes * worth, 0.0).sum(axis=-1)
+    return exchange_s + market.work_cycles * split.level**3 + cost, np.maximum(1.0 - rising, -STEEPEST)
+
+
+def solve_priced_sets(
+    market: Market,
+    members: Members,
+    is_hopeless: Callable[[Rows, Rows, RowNumbers], NDArray[np.bool_]] | None = None,
+    precision: float = PRECISION,
+) -> Enclosure:
+    """Least delay plus energy cost (s) of each training set: the twin of `solve_sets` if energy has a price."""
+    start = np.where(members, market.curves.least_s, 0.0).max(axis=1)
+    latest, _ = priced_delay(market, members, 2.0 * start[:, None])
+    points = start[:, None] + (latest - start[:, None]) * _PRICED_GRID
+    samples = np.stack([points, *priced_delay(market, members, points)])
+    return minimise_convex(
+        lambda at, rows: priced_delay(market, members[rows], at),
+        narrow_brackets(start, samples),
+        is_hopeless,
+        precision=precision,
+    )
 
 
 _NEWTON_STEPS = 60

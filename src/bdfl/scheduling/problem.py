@@ -1,7 +1,8 @@
 """The scheduling problem of a round and a scheduler's decision: plain values, no solver.
 
 [Li24, Eq. 24] (P3): choose the training set S, training frequencies f and mining frequencies F to minimise V d(t) -
-sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets).
+sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets). With prices
+y_i on energy the objective has sum_i y_i e_i in addition.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,33 @@ from bdfl.types import PerClient, PerClientMask
 
 PAPER_INITIAL_CPU_HZ = 1e9
 PAPER_INITIAL_MINING_HZ = 1.5e9
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Battery:
+    """Batteries of the clients in a run; arrays are (clients,).
+
+    Charged before every round, never overdrawn: if empty at first, the energy spent by any round is at most that
+    received, so a mean income E_i bounds the mean energy at every time of the run.
+    """
+
+    charge_j: PerClient
+    capacity_j: PerClient  # a charge above it is lost; infinity: none is
+    peak_j: PerClient  # most energy of a round; infinity: no limit
+    income_j: PerClient  # received last
+
+    def receive(self, income_j: PerClient) -> "Battery":
+        """Return the batteries charged for a round."""
+        return replace(self, charge_j=np.minimum(self.charge_j + income_j, self.capacity_j), income_j=income_j)
+
+    def spend(self, energy_j: PerClient) -> "Battery":
+        """Return the batteries after a round; a sampled mining time may cost more than planned, and empties them."""
+        return replace(self, charge_j=np.maximum(self.charge_j - energy_j, 0.0))
+
+    @property
+    def limit_j(self) -> PerClient:
+        """Most energy that each client can spend in this round, (clients,)."""
+        return np.minimum(self.charge_j, self.peak_j)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,11 +74,19 @@ class RoundProblem:
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
     samples: PerClient | None = None  # |D_i|; None: unknown, all count as equal
     last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: unknown
+    energy_price: PerClient | None = None  # y_i: objective per joule; None: energy has no price
+    battery: Battery | None = None  # the source of this round's budget; None: every round has its own
+    rounds_left: int | None = None  # this one included; None: unknown
     memory: object | None = None  # memory of the same scheduler's last decision in this run
 
     @property
     def num_clients(self) -> int:
         return len(self.queue)
+
+    @property
+    def has_price(self) -> bool:
+        """Return whether any client's energy has a price."""
+        return self.energy_price is not None and bool(self.energy_price.any())
 
 
 _ABOVE_ZERO = frozenset(["capacitance", "model_bits", "initial_cpu_hz", "initial_mining_hz"])  # others: at least 0
@@ -79,6 +115,7 @@ def make_problem(
     initial_mining_hz: PerClient | None = None,
     participation_rate: PerClient | None = None,
     samples: PerClient | None = None,
+    energy_price: PerClient | None = None,
     overhead_s: float = 0.0,
     round: int = 1,
     seed: int = 0,
@@ -118,6 +155,7 @@ def make_problem(
         initial_mining_hz=column(initial_mining_hz, PAPER_INITIAL_MINING_HZ),
         participation_rate=column(participation_rate, 0.0),
         samples=None if samples is None else column(samples, 0.0),
+        energy_price=None if energy_price is None else column(energy_price, 0.0),
         overhead_s=overhead_s,
         round=round,
         seed=seed,
@@ -159,9 +197,9 @@ def problem_columns(problem: RoundProblem) -> dict[str, NDArray[Any]]:
 
 
 def restrict_problem(problem: RoundProblem, keep: PerClientMask | NDArray[np.intp]) -> RoundProblem:
-    """Return the problem with only the clients in `keep`; `min_clients` is unchanged."""
+    """Return the problem with only the clients in `keep`; `min_clients` is unchanged, the battery is left out."""
     columns = {name: column[keep] for name, column in problem_columns(problem).items()}
-    return replace(problem, **columns)  # type: ignore[arg-type]  # the columns are all arrays
+    return replace(problem, battery=None, **columns)  # type: ignore[arg-type]  # the columns are all arrays
 
 
 class Status(StrEnum):
