@@ -24,7 +24,7 @@ from bdfl.ledger.chain_params import MAX_MODEL_SIZE, read_layout
 from bdfl.ledger.costs import NANO, count_units
 from bdfl.ledger.genesis import draft_genesis, make_toolbox, validate_genesis, validate_initial_model
 from bdfl.scenario import LiveMode, Scenario, dump_scenario, load_scenario, parse_scenario, scenario_digest
-from bdfl.scenario.files import validate_allowed
+from bdfl.scenario.files import named_traces, validate_allowed
 from bdfl.scenario.validation import MAX_TOML_SIZE, parse_toml
 from bdfl.storage import read_record, read_regular
 from bdfl.transports.live.certificates import common_name_of, validate_access_point
@@ -297,8 +297,8 @@ def load_live_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
 
 def write_scenario(scenario: Scenario) -> str:
     """Encode the scenario as all members store it; raises `BadAgreement` if it uses files others do not have."""
-    if scenario.radio.trace is not None:
-        raise BadAgreement(f"radio.trace: {scenario.radio.trace} given, which the others do not have; none expected")
+    for table, trace in named_traces(scenario).items():
+        raise BadAgreement(f"{table}.trace: {trace} given, which the others do not have; none expected")
     return dump_scenario(scenario)
 
 

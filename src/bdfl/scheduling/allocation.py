@@ -321,13 +321,16 @@ def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient) 
             break
         low, below = np.where(above < 0.0, high, low), np.where(above < 0.0, above, below)
         high = np.where(above < 0.0, 2.0 * high, high)
-    middle, was_short = high, np.zeros_like(high)  # regula falsi, Illinois: a side that stays twice counts half
-    for _ in range(_LEVEL_STEPS):
-        fraction = np.divide(-below, above - below, out=np.full_like(below, 0.5), where=above > below)
+    # Regula falsi (Illinois: a side that stays twice counts half), every second step halving.
+    middle, was_short = high, np.zeros_like(high)
+    for number in range(2 * _LEVEL_STEPS):
+        fraction = np.full_like(below, 0.5)
+        if number % 2 == 0:
+            fraction = np.divide(-below, above - below, out=fraction, where=above > below)
         middle = low + np.clip(fraction, 0.0, 1.0) * (high - low)
         value = excess(middle)
         short = value < 0.0
-        if np.all((np.abs(value) <= 1e-15 * middle**-2) | (high - low <= 4e-16 * high)):
+        if np.all((np.abs(value) <= 4e-15 * middle**-2) | (high - low <= 4e-16 * high)):
             break
         below, above = (
             np.where(short, value, np.where(was_short < 0.0, 0.5 * below, below)),

@@ -6,9 +6,9 @@ With prices lambda_i (s per participation) and y_i (s per joule) a round is one 
 
 Mean energy is limited, so the dual of a run has one y_i per client as it has one lambda_i. The scheduler learns both by
 shadow queues, which play the same rounds by themselves, without batteries: missed participation raises lambda_i, energy
-beyond the income raises y_i, as a virtual queue Y_i <- max(Y_i + e_i - E_i, 0) does. The means of the shadow
-prices are those of the real round. They are steered by the participation still owed and by the energy still needed, and
-what a battery holds limits the real round.
+beyond the income raises y_i, as a virtual queue Y_i <- max(Y_i + e_i - E_i, 0) does. The means of the shadow prices are
+those of the real round. They are steered by the participation still owed and by the energy still needed, and what a
+battery holds limits the real round.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from bdfl.scheduling.exact import exact
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
 from bdfl.types import PerClient
 
-# Shadow queues. Steps are relative to the delay of the first round and to incomes.
-_HEAD_STEP = 0.0115
-_ENERGY_STEP = 0.006  # for the mean excess of all clients
-_OWN_STEP = 0.003  # for a client's difference from it
-_FIRST_SHARE = 0.09  # part of a round's delay that all energy is worth at first
-_LEAST_SHARE = 1e-3  # of that
+# Shadow queues. Prices are relative to the first round's delay, shared among all clients, and to incomes.
+_HEAD_STEP = 0.092
+_ENERGY_STEP = 0.048  # for the mean excess of all clients
+_OWN_STEP = 0.024  # for a client's difference from it
+_FIRST_ENERGY = 0.09
+_LEAST_ENERGY = 1e-4
 _SETTLING_ROUNDS = 10  # first ones, whose prices count less
 _SHADOW_LIMIT = 4.0  # most energy of a shadow round, in incomes
 _FIRST_COST = (2.0, 0.3)  # energy of a client that trains and of an idle one, in incomes
@@ -37,13 +37,13 @@ _FIRST_COST = (2.0, 0.3)  # energy of a client that trains and of an idle one, i
 _WINDOW = 100  # rounds in which a deficit is made up if the end of the run is unknown
 _STIFFNESS = 1.5  # of the price of participation against the odds of the rate owed
 _BALANCE = 1.5  # of the price of energy against need over supply: energy falls with its power -2/3
-_RESERVE = 4.0  # usual charge, in incomes
+_RESERVE = 4.0  # usual charge, in incomes; at most half of the capacity
 _PULL = 0.05  # of the charge towards it
 _TAPER = 40.0  # last rounds, in which the reserve is used up
 _LEAST_SUPPLY = 1e-2  # of energy, in incomes
 _LEAST_RATE = 1e-3  # and greatest: one less this
 _TARGET_GAP, _MAX_EVALUATIONS = 1e-4, 40  # of a round of many clients
-_LEAST_HEAD, _MOST_HEAD = 0.002, 1e4  # prices of participation, in round delays
+_LEAST_HEAD, _MOST_HEAD = 0.016, 1e5  # prices of participation
 _TINY = 1e-300
 
 
@@ -60,7 +60,7 @@ class _Memory:
     shadow: Prices
     total: Prices  # weighted sum of all shadow prices
     weight: float
-    scale_s: float  # delay of the first round
+    scale_s: float  # delay of the first round, per client
     income_j: PerClient  # mean so far
     cost: tuple[float, float]  # mean energy of a client that trains and of an idle one, in incomes
     served: PerClient  # participations
@@ -107,10 +107,10 @@ def _first_memory(problem: RoundProblem) -> _Memory | Decision:
     least = ask(problem, Prices(nothing, nothing))
     if not least.is_feasible:
         return least
-    scale_s = evaluate(problem, least).delay_s
+    scale_s = evaluate(problem, least).delay_s / problem.num_clients
     energy_s = nothing
     if problem.battery is not None:
-        energy_s = _FIRST_SHARE * scale_s / (problem.num_clients * _usual(problem.battery.income_j))
+        energy_s = _FIRST_ENERGY * scale_s / _usual(problem.battery.income_j)
     return _Memory(Prices(nothing, energy_s), Prices(nothing, nothing), 0.0, scale_s, nothing, _FIRST_COST, nothing, 0)
 
 
@@ -136,11 +136,10 @@ def _learn(problem: RoundProblem, memory: _Memory) -> _Memory:
     if held is not None:
         usual_j = _usual(income_j)
         spent_j = evaluate(problem, alone).energy_j
-        least_s = _LEAST_SHARE * _FIRST_SHARE * scale_s / (problem.num_clients * usual_j)
         excess = (spent_j - income_j) / usual_j
         common = float(np.mean(excess))
-        move_s = _ENERGY_STEP * common + _OWN_STEP * (excess - common)
-        energy_s = np.maximum(energy_s + scale_s * move_s / usual_j, least_s)
+        move = _ENERGY_STEP * common + _OWN_STEP * (excess - common)
+        energy_s = np.maximum(energy_s + scale_s * move / usual_j, _LEAST_ENERGY * scale_s / usual_j)
         cost = _update_cost(cost, spent_j / usual_j, alone, memory.played)
     weight = min(1.0, (memory.played + 1) / _SETTLING_ROUNDS)
     total = Prices(memory.total.head_s + weight * head_s, memory.total.energy_s + weight * energy_s)
@@ -176,9 +175,10 @@ def _steer(problem: RoundProblem, memory: _Memory) -> Prices:
         return Prices(head_s, np.zeros(problem.num_clients))
     trains = np.clip(owed, 0.0, left)
     need = trains * memory.cost[0] + (left - trains) * memory.cost[1]
-    charge = held.charge_j / _usual(memory.income_j)
+    usual_j = _usual(memory.income_j)
+    charge, reserve = held.charge_j / usual_j, np.minimum(_RESERVE, 0.5 * held.capacity_j / usual_j)
     scarcity = need / np.maximum(charge + left - 1.0, _LEAST_SUPPLY)
-    pull = _PULL * min(1.0, left / _TAPER) * (_RESERVE - charge)
+    pull = _PULL * min(1.0, left / _TAPER) * (reserve - charge)
     energy_s = memory.total.energy_s / weight * scarcity**_BALANCE * np.exp(np.clip(pull, -_WINDOW, _WINDOW))
     return Prices(head_s, energy_s)
 
@@ -190,7 +190,7 @@ def _odds(rate: PerClient) -> PerClient:
 
 # The dual bound of a run with batteries.
 
-_PASS_STEPS = (0.02, 0.006, 0.0015)  # of the multipliers, relative as above; one pass over the rounds each
+_PASS_STEPS = (0.16, 0.048, 0.012)  # of the multipliers, relative as above; one pass over the rounds each
 _PASS_ENERGY_STEP = 0.3  # of those of energy, relative to these
 
 
@@ -220,8 +220,8 @@ def _fit_prices(problems: Sequence[RoundProblem], rate: PerClient, solver: Sched
     usual_j = _usual(income_j)
     if least is None:
         return Prices(nothing, nothing)
-    scale_s = least.bound
-    prices = Prices(nothing, _FIRST_SHARE * scale_s / (len(rate) * usual_j))
+    scale_s = least.bound / len(rate)
+    prices = Prices(nothing, _FIRST_ENERGY * scale_s / usual_j)
     for step in _PASS_STEPS:
         total, count = Prices(nothing, nothing), 0
         for number, problem in enumerate(problems):
