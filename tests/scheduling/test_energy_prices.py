@@ -110,6 +110,16 @@ def test_exact_with_prices_equals_brute_force(num_clients, with_caps):
     assert sum(decision.is_feasible for decision in decisions) >= 4
 
 
+def test_a_cap_that_meets_a_limit_at_the_optimum_is_no_obstacle():
+    """At the level at which a client's cap meets its budget the worth of a root jumps; these rounds were found there."""
+    problems = [draw_priced(seed, 3, with_caps=True) for seed in (154, 159)]
+    for problem, best in zip(problems, brute_force(problems), strict=True):
+        decision = exact(problem)
+        outcome = evaluate(problem, decision)
+        assert outcome.objective <= best + 1e-9 * gap_scale(problem, outcome)
+        assert outcome.objective - decision.bound <= 1e-9 * gap_scale(problem, outcome)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_set_costs_what_a_numeric_solver_finds(seed):
     problem = replace(draw_priced(seed, 5, with_caps=seed % 2 == 1), min_clients=1)

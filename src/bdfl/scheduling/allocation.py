@@ -246,6 +246,7 @@ def _piecewise_delay(market: Market, members: NDArray[np.bool_]) -> PlainFunctio
 
 _PRICED_GRID = np.linspace(0.0, 1.0, 12) ** 3  # with dear energy the best exchange time may be early in its interval
 _PRICED_GRID.setflags(write=False)
+_MEETS = 1e-9  # relative: a cap at its limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +269,7 @@ def split_mining(market: Market, limits: NDArray[np.float64]) -> MiningSplit:
     with np.errstate(divide="ignore"):
         pace = np.sqrt(0.5 * market.work_cycles / market.cube_price)  # x_i / v; infinity where energy is free
     if market.caps is not None:
-        return _split_capped(market, limits, market.caps)
+        return _split_capped(market, limits, market.caps, pace)
     step_root = np.maximum(np.maximum(limits.sum(axis=-1), NOTHING) ** -1.25, pace.sum() ** (-5 / 9))
     for _ in range(_LEVEL_STEPS):
         wanted = pace * step_root[..., None]
@@ -283,11 +284,12 @@ def split_mining(market: Market, limits: NDArray[np.float64]) -> MiningSplit:
     return MiningSplit(spent, level, 1.5 * market.work_cycles * level**5)
 
 
-def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient) -> MiningSplit:
+def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient, pace: PerClient) -> MiningSplit:
     """Split of mining with frequency caps, x_i <= w c_i: level by regula falsi, worth of a root by Newton's method.
 
     At a level w the worth nu solves 2 nu w^-3 + sum_i c_i max(nu - 3 q_i c_i^2 w^2, 0) = 3 A w^2, summed over clients
-    whose limit is above w c_i. It rises with w, and so does the offer.
+    whose limit is above w c_i. It rises with w, and so does the offer. Where w c_i passes a limit both jump: the level
+    is then fixed, and the worth is that at which the offer just suffices.
     """
     assert market.cube_price is not None
     thrice = 3.0 * market.cube_price
@@ -305,7 +307,7 @@ def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient) 
             worth = worth - step
             if np.all(np.abs(step) <= 1e-15 * worth):
                 break
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             wanted = np.sqrt(worth[..., None] / thrice)
         return MiningSplit(np.minimum(np.minimum(most, limits), wanted), level, worth)
 
@@ -317,10 +319,11 @@ def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient) 
     high, below = 2.0 * low, excess(low)
     for _ in range(_LEVEL_STEPS):
         above = excess(high)
-        if np.all(above >= 0.0):
+        short = (above < 0.0) & (high < NOTHING**-0.5)  # beyond, nobody can mine
+        if not short.any():
             break
-        low, below = np.where(above < 0.0, high, low), np.where(above < 0.0, above, below)
-        high = np.where(above < 0.0, 2.0 * high, high)
+        low, below = np.where(short, high, low), np.where(short, above, below)
+        high = np.where(short, 2.0 * high, high)
     # Regula falsi (Illinois: a side that stays twice counts half), every second step halving.
     middle, was_short = high, np.zeros_like(high)
     for number in range(2 * _LEVEL_STEPS):
@@ -338,7 +341,44 @@ def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient) 
         )
         low, high = np.where(short, middle, low), np.where(short, high, middle)
         was_short = np.where(short, 1.0, -1.0)
-    return offer(middle)
+    found = offer(middle)
+    jumps = (np.abs(value) > 1e-12 * middle**-2) & (middle < 0.5 * NOTHING**-0.5)
+    if not jumps.any():
+        return found
+    most = np.minimum(caps * middle[..., None], limits)
+    step_root = np.full_like(middle, NOTHING)
+    for _ in range(_LEVEL_STEPS):  # Newton's method from below, as without caps
+        free = pace * step_root[..., None] < most
+        missing = middle**-2 - np.where(free, pace * step_root[..., None], most).sum(axis=-1)
+        slope = np.where(free, pace, 0.0).sum(axis=-1)
+        step = np.divide(missing, slope, out=np.zeros_like(missing), where=slope > 0.0)
+        step_root = step_root + np.maximum(step, 0.0)
+        if np.all(step <= 4e-16 * step_root):
+            break
+    worth = np.clip(1.5 * market.work_cycles * step_root**2, offer(low).worth, offer(high).worth)
+    roots = np.where(jumps[..., None], np.minimum(pace * step_root[..., None], most), found.roots)
+    return MiningSplit(roots, middle, np.where(jumps, worth, found.worth))
+
+
+def _cap_worth(market: Market, limits: NDArray[np.float64], split: MiningSplit) -> NDArray[np.float64] | float:
+    """Part of a root's worth (s) that a client's limit does not have because of its cap, (..., clients).
+
+    It is all of it if the cap is below the limit. Where both meet, the cap has what the equation of the level lacks.
+    """
+    if market.caps is None or market.cube_price is None:
+        return 0.0
+    level, worth = split.level[..., None], split.worth[..., None]
+    most = market.caps * level
+    meets = np.abs(most - limits) <= _MEETS * limits
+    below = (most < limits) & ~meets
+    thrice = 3.0 * market.cube_price
+    capped = np.where(below, np.maximum(worth - thrice * np.where(below, most, 0.0) ** 2, 0.0), 0.0)
+    taken = (np.where(below, market.caps, 0.0) * capped).sum(axis=-1, keepdims=True)
+    missing = 3.0 * market.work_cycles * level**2 - 2.0 * worth * level**-3 - taken
+    met = np.where(meets, market.caps, 0.0).sum(axis=-1, keepdims=True)
+    share = np.maximum(np.divide(missing, met, out=np.zeros_like(missing), where=met > 0.0), 0.0)
+    due = np.minimum(share, np.maximum(worth - thrice * limits**2, 0.0))
+    return np.where(meets, due, np.where(below, worth, 0.0))
 
 
 def priced_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
@@ -354,9 +394,7 @@ def priced_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[C
     split = split_mining(market, limits)
     cost = (market.cube_price * (market.idle**3 - limits**3 + split.roots**3)).sum(axis=-1)
     saved = 3.0 * market.cube_price * limits**2
-    worth = np.maximum(saved, split.worth[..., None])
-    if market.caps is not None:
-        worth = np.where(market.caps * split.level[..., None] < limits, saved, worth)
+    worth = np.maximum(saved, split.worth[..., None] - _cap_worth(market, limits, split))
     rising = np.where(chosen, slopes * worth, 0.0).sum(axis=-1)
     return exchange_s + market.work_cycles * split.level**3 + cost, np.maximum(1.0 - rising, -STEEPEST)
 

@@ -119,7 +119,8 @@ def quote(
     price, trained = market.cube_price, np.where(ready, trained, 0.0)
     with np.errstate(divide="ignore", over="ignore"):
         wanted = np.sqrt(worth / (3.0 * price))  # infinity where energy is free
-    most = np.full_like(trained, np.inf) if market.caps is None else market.caps * levels[1]
+    is_open = market.caps is None or np.isinf(levels[1])
+    most = np.full_like(trained, np.inf) if is_open else np.asarray(market.caps) * levels[1]
     idle_root = np.minimum(np.minimum(market.idle, most), wanted)
     root = np.minimum(np.minimum(trained, most), wanted)
     idle_s = price * idle_root**3 - worth * idle_root
