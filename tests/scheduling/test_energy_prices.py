@@ -111,7 +111,7 @@ def test_exact_with_prices_equals_brute_force(num_clients, with_caps):
 
 
 def test_a_cap_that_meets_a_limit_at_the_optimum_is_no_obstacle():
-    """At the level at which a client's cap meets its budget the worth of a root jumps; these rounds were found there."""
+    """At such a level the worth of a root jumps; the optima of these rounds lie there."""
     problems = [draw_priced(seed, 3, with_caps=True) for seed in (154, 159)]
     for problem, best in zip(problems, brute_force(problems), strict=True):
         decision = exact(problem)
