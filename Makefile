@@ -11,7 +11,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test test-all test-quick browser check format site diagrams package environments pages newcomer bench bench-learning bench-precision bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
+.PHONY: help run compare test test-all test-quick browser check format site diagrams package environments pages newcomer bench bench-learning bench-precision bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall convergence reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -170,6 +170,9 @@ figures: $(VENV)/.installed ## the paper's figures 2 to 4 as SVG, PNG and CSV
 
 stall: $(VENV)/.installed ## the figure of docs/corrections.md
 	$(BIN)/python -m docs.figures.make_stall
+
+convergence: $(VENV)/.installed-learn ## the figure of docs/theory.md: the lemmas beside a run on digits
+	$(BIN)/python -m docs.figures.make_convergence
 
 reproduce: $(VENV)/.installed ## every figure and table of the paper, beside the paper's numbers
 	$(BIN)/bdfl reproduce all --out $(RESULTS)

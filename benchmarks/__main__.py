@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import commands, drc_growth, exact_speed, general_solver
+from benchmarks import commands, drc_growth, exact_speed, general_solver, long_run
 from benchmarks.ledger import mining, storing
 from benchmarks.results import Result, describe_run, tabulate, write_results
 
@@ -35,6 +35,7 @@ class Part(StrEnum):
     SCALE = "scale"
     FLOWER = "flower"
     SWEEP = "sweep"
+    LONG_RUN = "long-run"
 
 
 _ASKED_FOR = (
@@ -48,6 +49,7 @@ _ASKED_FOR = (
     Part.SCALE,
     Part.FLOWER,
     Part.SWEEP,
+    Part.LONG_RUN,
 )  # long, or with environments of its own: only by name
 
 
@@ -111,6 +113,8 @@ def measure(
             from benchmarks.sweep_share import measure_sweep  # needs Ray
 
             return measure_sweep(quick=quick, report=report)
+        case Part.LONG_RUN:
+            return long_run.measure_long_run(2 if quick else 20, seed + long_run.HELD_OUT, report)
 
 
 def main(

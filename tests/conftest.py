@@ -51,6 +51,7 @@ SLOW = [
     "experiment/test_comparison.py",
     "experiment/test_personal_run.py",
     "experiment/test_robustness.py",
+    "experiment/test_server_runs.py",
     "experiment/test_training_run.py",
     "explorer/test_explore_command.py",
     "explorer/test_library.py",
@@ -65,6 +66,7 @@ SLOW = [
     "laws/test_paper_results.py",
     "learning/test_label_supply.py",
     "learning/test_personal.py",
+    "learning/test_precision.py",
     "learning/test_sgd_vmap.py",
     "learning/test_trainer_pool.py",
     "learning/test_training.py",
@@ -102,6 +104,7 @@ SLOW = [
     "transports/test_leads.py",
     "transports/test_membership.py",
     "transports/test_pruned_networks.py",
+    "transports/test_server_networks.py",
     "transports/test_simulated.py",
     "verifiers/test_verifiers.py",
 ]

@@ -1,17 +1,32 @@
 """What the paper prints and what is true: one test for each correction that no other test shows."""
 
+from dataclasses import replace
 from itertools import chain, combinations
-from math import log
+from math import log, log10, sqrt
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from bdfl.compute import mining_energy, mining_scale, mining_time, mining_work, training_energy
 from bdfl.experiment import simulate
+from bdfl.experiment.simulation import draw_run, round_problems
+from bdfl.learning.models import build_model
+from bdfl.radio import uplink_rate, upload_energy, upload_time
 from bdfl.reproduce.results import PAPER_TIME_S
-from bdfl.scenario import load_scenario
+from bdfl.scenario import Learning, load_scenario
 from bdfl.scenario.files import find_scenario
-from bdfl.scheduling.drc import fastest_prefix, mining_root
+from bdfl.scheduling.checker import evaluate
+from bdfl.scheduling.drc import (
+    cpu_for_energy,
+    drc,
+    exchange_time,
+    fastest_prefix,
+    iterate_drc,
+    mining_root,
+    start_round,
+)
 from bdfl.scheduling.queues import convergence_bound, drift_bound, lyapunov_drift, next_queue
 
 WORK_CYCLES = mining_work(3e7, 1e-10)
@@ -53,6 +68,102 @@ def test_p0_as_printed_mines_in_a_quarter_of_a_picosecond():
     misprinted_cycles = -3e7 * np.log1p(-1e-10)
     assert mining_time(float(misprinted_cycles), np.full(8, 1.5e9)) == pytest.approx(2.5e-13)
     assert mining_time(WORK_CYCLES, np.full(8, 1.5e9)) == pytest.approx(0.0576, abs=1e-4)
+
+
+def paper_round():
+    """First round of the paper's CIFAR-10 scenario, calibrated where the paper is silent."""
+    scenario = load_scenario(find_scenario("paper-cifar10"), ["rounds=1"])
+    return round_problems(scenario, draw_run(scenario))[0]
+
+
+def upload_budget_share(problem, model_bits, bandwidth_hz):
+    """Energy of an upload over this bandwidth, as a share of the whole budget, (clients,)."""
+    rate = uplink_rate(bandwidth_hz, problem.power_w, problem.gain, problem.noise_w_per_hz)
+    upload_s = upload_time(np.full(problem.num_clients, float(model_bits)), rate)
+    return upload_energy(problem.power_w, upload_s) / problem.energy_budget_j
+
+
+def test_the_network_of_section_vi_has_34_times_the_bits_of_table_1_and_no_round_could_carry_it():
+    """(9) with Table IV's times would need 170 bit/s from every hertz, a signal 10^51 times the noise."""
+    network = build_model(Learning(model="paper-cnn"), (3, 32, 32), 10)
+    model_bits = 32 * sum(values.numel() for values in network.parameters())
+    assert model_bits == 34_318_656
+    longest_round_s = max(time_s / 100 for time_s in PAPER_TIME_S["cifar10"].values())
+    assert model_bits / (180e3 * longest_round_s) > 170
+    problem = paper_round()
+    assert (upload_budget_share(problem, model_bits, problem.bandwidth_hz) > 8).all()
+    assert (upload_budget_share(problem, 1e6, problem.bandwidth_hz) < 0.5).all()
+
+
+def test_a_sample_takes_hundreds_of_times_the_cycles_of_table_1():
+    """60 million multiply-adds; 5,000 cycles would do 160,000 with two vector units of 512 bits."""
+    network = build_model(Learning(model="paper-cnn"), (3, 32, 32), 10)
+    forward, values = [], torch.zeros(1, 3, 32, 32)
+    for layer in network:
+        values = layer(values)
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            positions = values[0, 0].numel() if isinstance(layer, nn.Conv2d) else 1
+            forward.append(layer.weight.numel() * positions)
+    backward = 2 * sum(forward) - forward[0]  # nobody needs the gradient of the pixels
+    assert sum(forward) + backward == pytest.approx(60e6, rel=0.01)
+    assert (sum(forward) + backward) / (2 * 16 * 5e3) > 370
+
+
+def test_four_clients_that_share_the_system_bandwidth_cannot_pay_for_their_uploads():
+    """(8) gives all of B to each at once, and no signal disturbs another."""
+    problem = paper_round()
+    assert (upload_budget_share(problem, 1e6, problem.bandwidth_hz) < 0.5).all()
+    assert np.median(upload_budget_share(problem, 1e6, problem.bandwidth_hz / 4)) > 1
+
+
+def test_the_noise_of_table_1_is_44_decibels_above_thermal_noise():
+    thermal_w_per_hz = 1.380649e-23 * 290.0
+    assert 10 * log10(1e-16 / thermal_w_per_hz) == pytest.approx(44.0, abs=0.1)
+
+
+def test_equation_27_makes_clients_that_are_not_last_burn_energy_for_nothing():
+    """By (13) only the last client delays a round; (29), which follows from (27), has all train at full budget."""
+    problem = paper_round()
+    decision = drc(problem)
+    outcome, who = evaluate(problem, decision), np.flatnonzero(decision.selected)
+    start = start_round(problem)
+    last_s = exchange_time(problem, start, np.where(decision.selected, decision.cpu_hz, 1.0))[who].max()
+    slower_hz = decision.cpu_hz.copy()
+    slower_hz[who] = problem.cycles[who] / (last_s - start.upload_s[who])
+    slower = evaluate(problem, replace(decision, cpu_hz=slower_hz))
+    assert slower.delay_s == pytest.approx(outcome.delay_s)
+    saved_j = (outcome.energy_j - slower.energy_j)[who]
+    assert outcome.energy_j[who] == pytest.approx(problem.energy_budget_j[who])
+    assert np.count_nonzero(saved_j > 1e-3) == len(who) - 1
+
+
+def test_p5_for_a_given_set_lets_idle_clients_mine_with_what_the_printed_m_withholds():
+    """Printed M charges everybody for training and upload; (14) charges only who does it, and then F does not stay."""
+    problem = paper_round()
+    iterate = next(iterate_drc(problem))
+    idle = ~iterate.selected
+    others_hz = iterate.mining_hz.sum() - iterate.mining_hz
+    charged_j = start_round(problem).upload_j + training_energy(problem.capacitance, problem.cycles, iterate.cpu_hz)
+    literal_hz, whole_hz = (
+        mining_root(mining_scale(energy_j, problem.capacitance, problem.work_cycles), others_hz)
+        for energy_j in (problem.energy_budget_j - charged_j, problem.energy_budget_j)
+    )
+    assert literal_hz == pytest.approx(problem.initial_mining_hz)
+    assert (whole_hz[idle] > 1.2 * problem.initial_mining_hz[idle]).all()
+    mining_hz = np.where(idle, whole_hz, iterate.mining_hz)
+    mining_j = mining_energy(problem.capacitance, mining_time(problem.work_cycles, mining_hz), mining_hz)
+    left_j = problem.energy_budget_j - start_round(problem).upload_j - mining_j
+    cpu_hz = cpu_for_energy(left_j, problem.capacitance, problem.cycles)
+    assert (cpu_hz[iterate.selected] > 1.01 * iterate.cpu_hz[iterate.selected]).all()  # the next pass moves on
+
+
+def test_drc_chooses_the_sets_of_channel_best_so_that_its_gain_is_that_of_frequencies():
+    drc_run, channel_best = (
+        simulate(load_scenario(find_scenario("paper-cifar10"), [f'scheduler.name="{name}"']))
+        for name in ("drc", "channel-best")
+    )
+    assert np.array_equal(drc_run.selected, channel_best.selected)
+    assert drc_run.mean_delay_s < 0.9 * channel_best.mean_delay_s
 
 
 @pytest.mark.parametrize(("queue", "size"), [(0.0, 3), (1.0, 8)])
@@ -149,6 +260,50 @@ def test_lemma_1_bounds_the_gradient_and_not_the_loss():
     ).total
     assert np.mean(weights**2) <= bound
     assert np.mean((100.0 + weights**2 / 2) ** 2) > 1e5 * bound
+
+
+def test_smoothness_of_the_global_loss_alone_does_not_carry_lemma_1():
+    """(33) asks it of F, (45) uses it of every F_i: kinks that cancel in F hold training where F still falls."""
+    slope, kink, learning_rate, local_updates, rounds = 0.2, 5.0, 0.0025, 4, 20_000
+
+    def train(weight, sign):
+        for _ in range(local_updates):
+            kinked = sign * min(max((weight - kink) * 1e4, -1.0), 1.0)
+            weight -= learning_rate * (kinked + slope * weight / sqrt(1.0 + weight**2))
+        return weight
+
+    weight, squares = kink + 0.01, 0.0
+    for _ in range(rounds):
+        squares += (slope * weight) ** 2 / (1.0 + weight**2) / rounds
+        weight = (train(weight, 1.0) + train(weight, -1.0)) / 2
+    bound = convergence_bound(
+        initial_gap=slope * sqrt(1.0 + (kink + 0.01) ** 2) - slope,
+        learning_rate=learning_rate,
+        smoothness=slope,  # of F = slope sqrt(1 + w^2); of F_1 and F_2 it is 10,000
+        gradient_norm=1.0 + slope,
+        local_updates=local_updates,
+        rounds=rounds,
+        rate=np.ones(2),
+        samples=np.ones(2),
+    )
+    assert squares > 2 * bound.total
+
+
+def test_the_mixed_drift_of_54_needs_the_sum_over_rounds_that_53_lost():
+    step_size, smoothness, local_updates = 0.01, 4.0, 20
+    pairs = sum(range(local_updates))  # j < h < H
+    of_54 = 2 * step_size * smoothness * local_updates
+    for rounds in (10, 1000):
+        of_53 = 2 * step_size * smoothness / (local_updates * rounds) * pairs  # at gradients of norm 1
+        assert of_53 <= of_54 / rounds
+        assert of_54 / 3 < of_53 * rounds <= of_54
+
+
+def test_one_index_for_two_sums_would_lose_the_drift_between_different_clients():
+    """(49) to (53) write both sums over i; with beta of 1 and 0 no client meets itself, and the drift is real."""
+    rate, share = np.array([1.0, 0.0]), np.array([0.5, 0.5])
+    assert np.sum(rate * share * (1 - rate) * share) == 0
+    assert np.sum(np.outer(rate * share, (1 - rate) * share)) == 0.25
 
 
 def test_participation_is_not_beta_as_lemma_1_presumes():

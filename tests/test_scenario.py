@@ -140,7 +140,7 @@ def test_overrides_apply_before_the_file_is_checked(tmp_path):
 
 
 REFUSED = {
-    "radio.bandwith_hz=1": "radio.bandwith_hz: unknown key, did you mean bandwidth_hz? allowed: bandwidth_hz, noise",
+    "radio.bandwith_hz=1": "radio.bandwith_hz: unknown key, did you mean bandwidth_hz? allowed: bandwidth_hz, shari",
     "radioo.x=1": "radioo: unknown key, did you mean radio? allowed: name, description, rounds, seed, clients",
     "zzz=1": "zzz: unknown key, allowed: name, ",
     "radio.bandwidth_hz=-1": "radio.bandwidth_hz: -1 given, allowed is a number above 0",
@@ -161,6 +161,8 @@ REFUSED = {
     "seed=-1": "seed: -1 given, allowed is a whole number of at least 0",
     "radio=3": "radio: 3 given, allowed is a table",
     "radio.trace=": 'radio.trace: "" given, allowed is a text that is not empty',
+    "availability={leave_probability = 0.1, trace = 'there.csv'}": 'availability.trace: "there.csv" given, allowed is',
+    "availability.leave_probability=1.5": "availability.leave_probability: 1.5 given, allowed is a number",
     "radio.fading.kind=weibull": 'radio.fading.kind: "weibull" given, allowed is one of none, rayleigh, rician, nakag',
     "mining.miss_probability=1": "mining.miss_probability: 1 given, allowed is a number above 0 and below 1",
     "energy.budget_j={low = 1, high = 2}": "energy.budget_j.distribution: missing, allowed is one of uniform, logno",
@@ -249,19 +251,20 @@ def test_a_folder_is_no_scenario(tmp_path):
         load_scenario(tmp_path)
 
 
-def test_a_trace_lies_beside_its_scenario_and_counts_by_content(tmp_path):
+@pytest.mark.parametrize("table", ["radio", "availability"])
+def test_a_trace_lies_beside_its_scenario_and_counts_by_content(tmp_path, table):
     digests = []
     for folder, content in (("one", "a"), ("two", "a"), ("three", "b")):
         path = tmp_path / folder / "traced.toml"
         path.parent.mkdir()
-        path.write_text('[radio]\ntrace = "gains.csv"\n')
+        path.write_text(f'[{table}]\ntrace = "gains.csv"\n')
         path.with_name("gains.csv").write_text(content)
         scenario = load_scenario(path)
-        assert scenario.radio.trace == str(path.with_name("gains.csv"))
+        assert getattr(scenario, table).trace == str(path.with_name("gains.csv"))
         digests.append(scenario_digest(scenario))
     assert digests[0] == digests[1] != digests[2]
     path.with_name("gains.csv").unlink()
-    with pytest.raises(ScenarioError, match=r"radio.trace: .* No such file or directory, expected a readable file"):
+    with pytest.raises(ScenarioError, match=rf"{table}.trace: .* No such file or directory, expected a readable file"):
         scenario_digest(scenario)
 
 

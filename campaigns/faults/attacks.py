@@ -9,13 +9,15 @@ from enum import StrEnum
 
 import msgspec
 
+from bdfl.encoding import digest
 from bdfl.identity import Meaning
-from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, SignedReport
+from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Body, Conditions, Header, Kind, SignedReport, SignedVote
+from bdfl.ledger.rules import make_body, make_header
 from bdfl.protocol.deadlines import deadline_ns, exchange_ns
-from bdfl.protocol.events import Commit, Effect, Mine, Send, SetTimer, StopMining, Timer
+from bdfl.protocol.events import Commit, Effect, Mine, NonceFound, Send, SetTimer, StopMining, Timer
 from bdfl.protocol.messages import Gossip, Message, Proposal
-from bdfl.transports.byzantine import Misbehaviour, Moment
-from bdfl.transports.byzantine_blocks import FalseBlocks, rebuild_block
+from bdfl.transports.byzantine import Misbehaviour, Moment, each_receiver
+from bdfl.transports.byzantine_blocks import FalseBlocks, rebuild_block, sign_block
 from bdfl.transports.interfaces import Delivery, Parcel
 
 MARGIN_NS = 20_000_000  # before a deadline
@@ -38,6 +40,10 @@ class Attack(StrEnum):
     SLOW = "slow"  # it reports a hundredth of its gain, and acts accordingly
     OLD_BLOCKS = "old-blocks"  # it proposes the last decided block again, of any proposer
     CENSOR = "censor"  # its blocks have no entries
+    CONFIDE = "confide"  # only so few hear its statements that the others' block would lack a vote; these mine first
+    SPLIT = "split"  # likewise in every other round, in which nobody waits for it, and it prevotes as `STALL`
+    STALL = "stall"  # in first attempts it prevotes for no block, and just before the attempt ends
+    AFTER = "after"  # as `SPLIT`, and it mines a block of the second attempt meanwhile, without most others' reports
 
 
 class Withhold:
@@ -190,6 +196,79 @@ class OldBlocks:
         return (*effects, *replayed)
 
 
+class Later:
+    """Lets first attempts fail or last, by what it tells to a few members only and by its prevote."""
+
+    def __init__(self, attack: Attack) -> None:
+        self._attack = attack
+        self._mined: Header | None = None  # of its block of the second attempt
+        self._body: Body | None = None
+
+    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        changed = [changed for effect in effects for changed in self._change(moment, effect)]
+        event, state = moment.event, moment.after
+        if isinstance(event, NonceFound) and event.header == self._mined and self._body is not None:
+            changed.append(moment.say(None, Proposal(sign_block(moment, event.header, event.nonce, self._body))))
+        if state.attempt == 1 and state.attempt_end_ns not in (None, moment.before.attempt_end_ns):
+            delay_ns = max(0, state.attempt_end_ns - MARGIN_NS - moment.now_ns)
+            changed.append(SetTimer(Timer.RESEND, state.chain.height + 1, 1, delay_ns))  # when everything is sent
+        return tuple(changed)
+
+    def _change(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
+        if isinstance(effect, Mine | StopMining) and self._attack is not Attack.STALL:
+            yield from self._mine(moment, effect)
+            return
+        if not isinstance(effect, Send) or not isinstance(effect.message.content, Gossip):
+            yield effect
+            return
+        said, height = effect.message.content, effect.message.height
+        told = msgspec.structs.replace(said, votes=tuple(self._votes(moment, said, height)))
+        for send in each_receiver(moment, effect):
+            content = told if send.to in self._confidants(moment) else without_own(told, moment.number)
+            yield moment.say(send.to, content, height)
+
+    def _confidants(self, moment: Moment) -> list[int]:
+        """Members that hear its statements: so many that a block for which they do not vote lacks one vote."""
+        chain = moment.after.chain
+        others = sorted(chain.active - {moment.number})
+        if self._attack is Attack.STALL:
+            return others
+        if self._attack is not Attack.CONFIDE and moment.number in chain.due:
+            return []  # nobody waits in the next round for a member that was silent in this one
+        return others[: len(chain.active) - chain.quorum]
+
+    def _votes(self, moment: Moment, said: Gossip, height: int) -> Iterator[SignedVote]:
+        """Its prevotes of first attempts are for no block, and come when the attempt ends."""
+        place, state = moment.place(height), moment.after
+        is_ending = state.attempt_end_ns is not None and moment.now_ns >= state.attempt_end_ns - MARGIN_NS
+        for signed in said.votes:
+            vote = signed.vote
+            if vote.voter != moment.number or vote.attempt > 1:
+                yield signed
+            elif vote.kind is Kind.PREVOTE and place is not None and (is_ending or state.attempt > 1):
+                yield moment.sign_vote(msgspec.structs.replace(vote, block=digest(vote.block)), place)
+
+    def _mine(self, moment: Moment, effect: Mine | StopMining) -> Iterator[Effect]:
+        """Mine nothing; or, in the first attempt, a block of the second without most reports, and no other."""
+        state = moment.after
+        is_first = isinstance(effect, Mine) and effect.header.attempt == 1
+        if self._attack is not Attack.AFTER or not is_first or state.mined is None:
+            return
+        found = state.mined.body
+        body, _ = make_body(
+            state.chain,
+            certificate=found.parent_certificate,
+            updates=found.updates,
+            reports=sorted(found.reports, key=lambda signed: signed.report.client != moment.number)[:2],
+            entries=(),
+            blobs=state.blobs,
+            cache=moment.context.cache,
+        )
+        self._body = body
+        self._mined = make_header(state.chain, 2, moment.number, body, state.mined.header.time_ms)
+        yield Mine(self._mined)
+
+
 def make_attack(attack: Attack) -> Sequence[Misbehaviour]:
     """Return the changes to a selfish member's effects; a late member also needs a `LatePostman`."""
     match attack:
@@ -201,6 +280,8 @@ def make_attack(attack: Attack) -> Sequence[Misbehaviour]:
             return [Late(attack)]
         case Attack.OLD_BLOCKS:
             return [OldBlocks()]
+        case Attack.CONFIDE | Attack.SPLIT | Attack.STALL | Attack.AFTER:
+            return [Later(attack)]
         case Attack.CENSOR:
             return [FalseBlocks(_block_without_entries)]
     return [FalseReport(attack)]

@@ -19,7 +19,7 @@ from bdfl.protocol.sync import MAX_EARLY
 from bdfl.protocol.updates import MAX_BLOBS
 from campaigns.faults.plan import FaultPlan
 from campaigns.faults.recorder import Committed, Recorder
-from campaigns.faults.shares import hashing_hz, is_too_large
+from campaigns.faults.shares import is_too_large, share_beside
 
 ROUNDS_TO_AGREE = 3
 ENTRY_BLOCKS = 5  # within which a valid entry must be on the chain
@@ -253,11 +253,9 @@ def share_of_selfish(trial: Trial) -> tuple[int, int, float]:
     for found in _longest_chain(trial) if selfish else ():
         members = range(len(schedule.mining_hz))
         for member in (one for one in selfish if one in members and found.height > trial.quiet_height):
-            rivals = sum(hashing_hz(schedule, one) for one in members if one not in selfish)
-            own = hashing_hz(schedule, member)
             won += found.block.header.proposer == member
             winnable += 1
-            expected += own / (own + rivals) if own else 0.0
+            expected += share_beside(schedule, member, selfish)
         schedule = found.block.body.next_schedule
     return won, winnable, expected
 

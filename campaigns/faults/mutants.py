@@ -324,6 +324,20 @@ def _whoever_agreed(right: Function) -> Function:
     return validate_assents
 
 
+def _insists(right: Function) -> Function:
+    """Require also statements that nobody waits for."""
+
+    def find_left_out(draft: Draft, updates: Any, reports: Any) -> Any:
+        return right(draft, updates, reports) | (set(draft.in_time_reports) - draft.due - set(reports))
+
+    return find_left_out
+
+
+def _only_at_first(right: Function) -> Function:
+    """Require nothing of a block in later attempts."""
+    return lambda draft, *given: frozenset() if draft.attempt > 1 else right(draft, *given)
+
+
 # Memory
 
 
@@ -469,6 +483,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "who is late in every round is waited for in every round",
         (Swap(deadlines, "charge_lateness", _nothing),),
         "tests/campaigns/test_selfish.py::test_the_mean_round_is_at_most_twice_as_long_beside_a_selfish_member",
+    ),
+    Mutant(
+        "untold",
+        "nobody passes on what a member that keeps others waiting told it",
+        (Swap(deadlines, "tell_of", _nothing),),
+        "tests/campaigns/test_selfish.py::test_who_alone_hears_a_members_statements_wins_no_more_than_its_share",
+    ),
+    Mutant(
+        "insisting",
+        "a first block must have what nobody waited for",
+        (Swap(collecting, "find_left_out", _insists),),
+        "tests/protocol/test_deadlines.py"
+        "::test_what_a_member_that_nobody_waits_for_told_a_few_may_be_missing_in_a_first_block",
+    ),
+    Mutant(
+        "free-later-blocks",
+        "a block may leave out everybody's reports in a later attempt",
+        (Swap(collecting, "find_left_out", _only_at_first),),
+        "tests/protocol/test_node.py::test_each_attempt_may_leave_out_one_late_member_more",
+    ),
+    Mutant(
+        "awaited-prevotes",
+        "a split is waited out for a member that prevotes late",
+        (Swap(consensus, "_expect_no_more", _nothing),),
+        "tests/protocol/test_node.py::test_a_split_is_not_waited_out_for_a_member_whose_prevote_came_late",
     ),
     Mutant(
         "dropped-entries",

@@ -27,8 +27,9 @@ _HOARDING = 16, (3, 13)  # likewise
 _PRUNING = 16, (2, 3, 4, 5)  # likewise
 _SELFISH = 16, (1, 7, 9, 15)  # likewise, where members may lie
 _REMOVED = 9  # one of these
-# FEIGN needs a simulation of its own: `campaigns.selfish`.
-ATTACKS = tuple(attack for attack in Attack if attack is not Attack.FEIGN)
+# These need a simulation or a comparison of their own: `campaigns.selfish`.
+_PLAYED_ELSEWHERE = (Attack.FEIGN, Attack.CONFIDE, Attack.SPLIT, Attack.STALL, Attack.AFTER)
+ATTACKS = tuple(attack for attack in Attack if attack not in _PLAYED_ELSEWHERE)
 _NEVER = 10_000  # a height that no trial reaches
 _RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it tolerates
 

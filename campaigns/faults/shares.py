@@ -1,5 +1,7 @@
 """Fair shares of blocks: hashing rates, and a test of significance."""
 
+from collections.abc import Collection
+
 from scipy.stats import binom
 
 from bdfl.ledger.block import Schedule
@@ -16,6 +18,13 @@ def hashing_share(schedule: Schedule, member: int) -> float:
     """Return a member's fraction of all hashing in a round."""
     everybody = range(len(schedule.mining_hz))
     return hashing_hz(schedule, member) / sum(hashing_hz(schedule, one) for one in everybody)
+
+
+def share_beside(schedule: Schedule, member: int, selfish: Collection[int]) -> float:
+    """Return a member's fraction of its own and the honest members' hashing: these win the blocks that others forgo."""
+    own = hashing_hz(schedule, member)
+    honest = [one for one in range(len(schedule.mining_hz)) if one not in selfish and one != member]
+    return own / (own + sum(hashing_hz(schedule, one) for one in honest)) if own else 0.0
 
 
 def is_too_large(num_won: int, num_blocks: int, expected: float) -> bool:

@@ -159,7 +159,9 @@ def judge(found: Play, compared: float | None, removed_at: int | None) -> Case:
     setting = found.setting
     broken = []
     expected = sum(found.shares)
-    if setting.attack not in UNJUDGED_SHARES and is_too_large(found.num_won, len(found.proposers), expected):
+    num_blocks = len(found.proposers)
+    wins = [(found.proposers.count(one), found.fair[one]) for one in range(setting.num_nodes)]
+    if setting.attack not in UNJUDGED_SHARES and any(is_too_large(won, num_blocks, fair) for won, fair in wins):
         broken.append("share")
     is_slow = compared is not None and compared > MAX_SLOWDOWN and not setting.is_veto
     if len(found.proposers) < setting.num_blocks or is_slow:

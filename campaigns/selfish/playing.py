@@ -18,7 +18,7 @@ from bdfl.transports.interfaces import BlobRequest, Parcel
 from bdfl.transports.simulated import Network
 from campaigns.faults.attacks import Attack, delay_late, make_attack
 from campaigns.faults.plan import FaultPlan, Offer
-from campaigns.faults.shares import hashing_share
+from campaigns.faults.shares import hashing_share, share_beside
 from campaigns.faults.world import TinyCostModel, message_stream
 from tests.transports.simulated_nodes import make_nodes
 
@@ -58,6 +58,7 @@ class Play:
     setting: Setting
     proposers: tuple[int, ...]  # of the blocks, in order
     shares: tuple[float, ...]  # the selfish member's share of the hashing by schedule, for each block
+    fair: tuple[float, ...]  # blocks due to each member by its hashing, without that of the selfish one beside it
     times_s: tuple[float, ...]  # virtual commit times at the first honest node
     removed_at: int | None  # height of the block with the removal
 
@@ -121,6 +122,10 @@ def play(setting: Setting, cache: VerificationCache | None = None) -> Play:
         setting=setting,
         proposers=tuple(proposers[height] for height in heights),
         shares=tuple(hashing_share(schedules[height], setting.member) for height in heights),
+        fair=tuple(
+            sum(share_beside(schedules[height], one, {setting.member}) for height in heights)
+            for one in range(setting.num_nodes)
+        ),
         times_s=tuple(times_ns[height] / NANO for height in heights),
         removed_at=removed_at[0] if removed_at else None,
     )

@@ -40,6 +40,69 @@ def test_differences_are_paired_and_against_the_best_baseline(comparison):
     assert comparison.results[1].difference_s.mean == 0.0
 
 
+BOTH = (
+    "random",
+    "random:frequencies=best",
+    "channel-best:frequencies=best",
+    "channel-best",
+    "drc",
+    "exact:tradeoff=50",
+)
+
+
+def test_what_a_scheduler_saves_is_split_into_allocating_and_choosing():
+    found = compare(SMALL, BOTH, num_seeds=3, frontier_tradeoffs=(), with_bound=False, workers=1)
+    delay_s = {one.scheduler: np.array([summary.mean_delay_s for summary in one.per_seed]) for one in found.results}
+    assert found.best_baseline == "channel-best"
+    results = {one.scheduler: one for one in found.results}
+    baseline_s, allocated_s = delay_s["channel-best"], delay_s["channel-best:frequencies=best"]
+    exact = results["exact:tradeoff=50"]
+    assert exact.allocating_percent.mean == pytest.approx(100 * np.mean(1 - allocated_s / baseline_s))
+    for name in ("exact:tradeoff=50", "channel-best:frequencies=best", "random:frequencies=best"):
+        one = results[name]
+        assert one.reduction_percent.mean == pytest.approx(one.allocating_percent.mean + one.choosing_percent.mean)
+    assert results["channel-best:frequencies=best"].choosing_percent.mean == 0.0
+    for name in ("random", "channel-best", "drc"):
+        assert results[name].choosing_percent is None is results[name].allocating_percent
+
+
+def test_a_baseline_with_parameters_is_split_by_its_own_twin():
+    choices = ("oort:alpha=1", "oort:frequencies=best", "oort:alpha=1,frequencies=best", "exact")
+    found = compare(SMALL, choices, num_seeds=1, frontier_tradeoffs=(), with_bound=False, workers=1)
+    assert found.best_baseline == "oort:alpha=1"
+    assert found.results[2].choosing_percent.mean == 0.0
+    alone = compare(SMALL, choices[1::2], num_seeds=1, frontier_tradeoffs=(), with_bound=False, workers=1)
+    assert alone.best_baseline == "oort:frequencies=best"
+    assert alone.results[1].allocating_percent.mean == 0.0
+
+
+def test_energy_is_that_of_a_client_in_a_round(comparison):
+    for place, result in enumerate(comparison.results):
+        scenario = choose_scheduler(SMALL, CHOICES[place])
+        runs = [simulate(msgspec.structs.replace(scenario, seed=seed)) for seed in range(4)]
+        assert result.energy_j.mean == pytest.approx(np.mean([run.energy_j.mean() for run in runs]))
+        assert result.energy_use.mean == pytest.approx(result.energy_j.mean / 0.4)
+
+
+def test_the_energy_frontier_plays_every_scheduler_at_every_share_of_the_budgets():
+    choices = ("channel-best", "exact:tradeoff=50")
+    found = compare(
+        SMALL, choices, num_seeds=2, frontier_tradeoffs=(5.0,), frontier_budgets=(0.8, 1.0), with_bound=False, workers=1
+    )
+    points = [(point.scheduler, point.tradeoff, point.budget_share) for point in found.energy_frontier]
+    assert points == [
+        (choice, v, share) for share in (0.8, 1.0) for choice, v in ((choices[0], 100.0), (choices[1], 50.0))
+    ]
+    less = [
+        simulate(override_scenario(choose_scheduler(SMALL, choices[1]), ["energy.budget_j=0.32", f"seed={seed}"]))
+        for seed in range(2)
+    ]
+    assert found.energy_frontier[1].delay_s.mean == pytest.approx(np.mean([run.mean_delay_s for run in less]))
+    assert found.energy_frontier[1].energy_j.mean == pytest.approx(0.32)
+    assert found.energy_frontier[3].delay_s.mean == found.results[1].delay_s.mean
+    assert [(point.scheduler, point.budget_share) for point in found.frontier] == [("exact", 1.0)]
+
+
 def test_the_reference_may_be_chosen():
     options = {"frontier_tradeoffs": (), "with_bound": False, "workers": 1}
     chosen = compare(SMALL, ("drc", "random"), num_seeds=2, reference="drc", **options)

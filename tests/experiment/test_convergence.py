@@ -1,4 +1,4 @@
-"""Lemma 1 of a run: constants as measured, the bound through its one formula, and the truth about what is not met."""
+"""Lemmas 1 and 2 of a run: constants as measured, bounds by their formulas, and the truth about what is not met."""
 
 from dataclasses import replace
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bdfl.experiment import simulate
-from bdfl.experiment.bounds import CannotSay, count_steps, estimate_convergence, mean_stretch
+from bdfl.experiment.bounds import CannotSay, count_steps, estimate_convergence, mean_stretch, mean_weights
 from bdfl.records import LearningRound, collect_learning
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.scheduling.queues import convergence_bound
+from bdfl.scheduling.queues import aggregation_bound, convergence_bound
 
 SCENARIO = override_scenario(Scenario(name="small", rounds=6), ["learning.learning_rate=0.01", "clients.count=4"])
 RUN = simulate(SCENARIO)
@@ -81,10 +81,48 @@ def test_bounds_of_every_horizon_are_those_of_the_one_formula():
             )
 
 
+def test_lemma_2_is_taken_at_the_mean_weights_of_the_aggregates():
+    samples = np.array([100.0, 100.0, 200.0, 400.0])
+    unequal = replace(learned(), samples=samples)
+    delivered = np.array([[True, True, False, False], [False, False, True, True]] * 3)
+    run = replace(RUN, delivered=delivered)
+    weight = mean_weights(run, samples)
+    assert weight == pytest.approx([1 / 4, 1 / 4, 1 / 6, 1 / 3])
+    found = estimate_convergence(run, unequal, SCENARIO)
+    assert found.weighted[5] == aggregation_bound(
+        initial_gap=2.0,
+        learning_rate=0.01,
+        smoothness=found.constants.smoothness,
+        gradient_norm=found.constants.gradient_norm,
+        local_updates=20,
+        rounds=6,
+        weight=weight,
+        samples=samples,
+    )
+
+
+def test_a_round_without_updates_gives_nobody_any_weight():
+    delivered = np.array([[True, True, False, False]] + [[False] * 4] * 5)
+    weight = mean_weights(replace(RUN, delivered=delivered), np.full(4, 100.0))
+    assert weight == pytest.approx([1 / 12, 1 / 12, 0, 0])
+
+
+def test_in_lemma_2_a_client_that_makes_half_the_steps_has_half_the_weight():
+    epochs = override_scenario(SCENARIO, ['learning.unit="epochs"', "learning.local_steps=2", "learning.batch=64"])
+    everybody = replace(RUN, delivered=np.ones_like(RUN.delivered))
+    unequal = replace(learned(), samples=np.array([0.0, 64.0, 128.0, 128.0]))  # none, 2, 4 and 4 steps
+    bound = estimate_convergence(everybody, unequal, epochs).weighted[-1]
+    weight, squared_gradient, step = 0.9, 3.6**2, 0.01 * 1.6 * 4  # 0.1 + 0.4 + 0.4 and eta L H
+    assert bound.initial_loss == pytest.approx(2 * 2.0 / (0.01 * 4 * 6))
+    assert bound.local_drift == pytest.approx(squared_gradient * step * weight)
+    assert bound.absence == pytest.approx(squared_gradient * (1 - weight) ** 2)
+
+
 def test_measured_is_the_running_mean_of_squared_gradient_norms():
     found = estimate_convergence(RUN, learned(), SCENARIO)
     assert found.measured == pytest.approx(np.cumsum(SQUARES) / np.arange(1, 7))
-    assert found.looseness == pytest.approx(found.achieved[-1].total / SQUARES.mean())
+    for bounds in (found.achieved, found.weighted):
+        assert found.looseness(bounds) == pytest.approx(bounds[-1].total / SQUARES.mean())
 
 
 def test_rounds_that_were_not_measured_do_not_enter_the_mean():
@@ -113,9 +151,9 @@ def test_what_was_not_measured_is_said_and_not_guessed(changes, reason):
 
 
 def test_a_bound_above_the_square_of_g_is_not_telling():
-    assert not estimate_convergence(
-        RUN, learned(), override_scenario(SCENARIO, ["learning.learning_rate=1.0"])
-    ).is_telling
+    found = estimate_convergence(RUN, learned(), override_scenario(SCENARIO, ["learning.learning_rate=1.0"]))
+    assert not found.is_telling(found.achieved)
+    assert not found.is_telling(found.weighted)
 
 
 def test_epochs_make_as_many_steps_as_batches_and_each_term_takes_the_worse_number():
@@ -144,6 +182,13 @@ def test_a_run_that_does_what_the_proof_says_has_nothing_unmet():
     found = estimate_convergence(ideal, learned(), SCENARIO)
     assert found.unmet == ()
     assert found.owed[-1].absence == 0
+    assert found.weighted[-1].absence == pytest.approx(0, abs=1e-20)
+
+
+@pytest.mark.parametrize(("scheduler", "is_said"), [("drc", True), ("random", False)])
+def test_lemma_2_presumes_a_choice_that_does_not_depend_on_the_past(scheduler, is_said):
+    found = estimate_convergence(replace(RUN, scheduler=scheduler), learned(), SCENARIO)
+    assert any("chooses by what happened before" in sentence for sentence in found.unmet) == is_said
 
 
 def test_the_mean_over_those_who_trained_makes_longer_steps_than_the_proof():

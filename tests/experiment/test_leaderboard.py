@@ -9,7 +9,13 @@ from bdfl.experiment.simulation import simulate
 from bdfl.experiment.statistics import Interval, jain_index
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.scenario.files import find_scenario
-from bdfl.scheduling.registry import InvalidChoice, choose_scheduler, scheduler_names
+from bdfl.scheduling.registry import (
+    BASELINES,
+    InvalidChoice,
+    choose_scheduler,
+    scheduler_names,
+    with_best_frequencies,
+)
 
 SMALL = Scenario(name="small", rounds=8)
 CHOICES = ("random", "drc", "oort", "exact:tradeoff=50")
@@ -29,7 +35,7 @@ def test_every_number_is_that_of_the_runs_that_simulate_plays(board):
     runs = [simulate(msgspec.structs.replace(scenario, seed=seed)) for seed in range(3)]
     standing = find(board, "oort")
     assert standing.delay_s.mean == pytest.approx(np.mean([run.mean_delay_s for run in runs]), rel=1e-15)
-    assert standing.energy_j.mean == pytest.approx(np.mean([run.energy_j.sum(axis=1).mean() for run in runs]))
+    assert standing.energy_j.mean == pytest.approx(np.mean([run.energy_j.mean() for run in runs]))
     assert standing.shortfall.mean == pytest.approx(np.mean([run.worst_shortfall for run in runs]))
     assert standing.jain.mean == pytest.approx(np.mean([jain_index(run.participation) for run in runs]))
     assert standing.accuracy_percent is None
@@ -44,10 +50,24 @@ def test_whoever_serves_everybody_is_above_the_proven_bound(board):
     assert find(board, "exact:tradeoff=50").delay_s.mean < find(board, "random").delay_s.mean
 
 
-def test_all_installed_schedulers_play_unless_some_are_named():
+def test_all_installed_schedulers_play_and_baselines_twice_unless_some_are_named():
     board = play_leaderboard([msgspec.structs.replace(SMALL, rounds=2)], num_seeds=1, with_bound=False, workers=1)[0]
-    assert sorted(one.scheduler for one in board.standings) == scheduler_names()
+    expected = {*scheduler_names(), *map(with_best_frequencies, BASELINES)}
+    assert {one.scheduler for one in board.standings} == expected
     assert all(one.bound_s is None and one.above_bound_percent is None for one in board.standings)
+
+
+def test_savings_are_against_the_fastest_baseline_that_serves_everybody():
+    choices = ("fastest-k:clients=3", "all", "all:frequencies=best", "exact:tradeoff=50")
+    scenario = msgspec.structs.replace(SMALL, rounds=40)
+    board = play_leaderboard([scenario], choices, num_seeds=2, with_bound=False, workers=1)[0]
+    assert find(board, "fastest-k:clients=3").rank is None
+    assert board.best_baseline == "all"
+    exact, twin = find(board, "exact:tradeoff=50"), find(board, "all:frequencies=best")
+    assert exact.reduction_percent.mean == pytest.approx(exact.allocating_percent.mean + exact.choosing_percent.mean)
+    assert twin.reduction_percent.mean == pytest.approx(twin.allocating_percent.mean)
+    assert twin.allocating_percent == exact.allocating_percent
+    assert twin.choosing_percent.mean == 0.0
 
 
 def test_learning_adds_accuracies_and_the_delays_stay_those_of_the_chain():
@@ -76,7 +96,11 @@ def standing(name, delay_s, shortfall):
         delay_s=Interval(delay_s, 0.1),
         bound_s=None,
         above_bound_percent=None,
+        reduction_percent=None,
+        allocating_percent=None,
+        choosing_percent=None,
         energy_j=here,
+        energy_use=here,
         selected=here,
         shortfall=Interval(shortfall, 0.0),
         jain=here,

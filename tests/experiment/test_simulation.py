@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bdfl.experiment.simulation import draw_mining, draw_run, play, simulate
+from bdfl.radio import uplink_rate
 from bdfl.records import NOBODY, encode_run
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.problem import Decision, Status
@@ -105,3 +106,36 @@ def test_unreachable_clients_never_train():
     assert np.all(record.num_selected[record.took_place] >= 3)
     few = record.num_reachable < 3
     assert all(record.status[row] is Status.INFEASIBLE for row in np.flatnonzero(few))
+
+
+CROWDED = override_scenario(
+    SMALL,
+    [
+        "radio.sharing=equal",
+        "radio.bandwidth_hz=720e3",
+        "geometry.placement=uniform",
+        "geometry.access_points_m=[[250, 500], [750, 500]]",
+        "energy.budget_j=2",
+    ],
+)
+
+
+@pytest.mark.parametrize("choice", ["random", "all", "drc", "exact"])
+def test_whoever_uploads_through_an_access_point_has_its_share_of_the_band(choice):
+    draws = draw_run(CROWDED)
+    record = play(choose_scheduler(CROWDED, choice), get_scheduler(choice), draws)
+    assert record.num_infeasible == 0
+    for row, state in zip(record.rounds, draws.states, strict=True):
+        client = row.slowest
+        sharing = row.selected & (state.access_point == state.access_point[client])
+        share_hz = 720e3 / np.count_nonzero(sharing)
+        rate = uplink_rate(share_hz, row.power_w[[client]], state.gain[[client]], CROWDED.radio.noise_w_per_hz)
+        assert row.upload_s == pytest.approx(CROWDED.radio.model_bits / rate[0], rel=1e-12)
+
+
+def test_a_band_that_nobody_shares_is_a_dedicated_one():
+    alone = [f"geometry.access_points_m={[[100.0 * number, 0.0] for number in range(8)]}", "geometry.distance_m=1"]
+    shared = simulate(override_scenario(SMALL, ["radio.sharing=equal", *alone]))
+    dedicated = simulate(override_scenario(SMALL, alone))
+    np.testing.assert_array_equal(shared.selected, dedicated.selected)
+    assert shared.delay_s == pytest.approx(dedicated.delay_s, rel=1e-9)

@@ -123,6 +123,17 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(whole, tmp_path, stop_aft
     assert contents(tmp_path / "stopped") == contents(path)
 
 
+@pytest.mark.parametrize("stop_after", [2, 4])
+def test_a_run_whose_clients_come_and_go_ends_in_the_same_bytes(whole, tmp_path, stop_after):
+    chances = ("availability.leave_probability=0.3", "availability.return_probability=0.5")
+    scenario = small("rounds=6", "clients.min_selected=2", *chances)
+    _, path = whole(scenario)
+    with pytest.raises(Killed):
+        run(scenario, tmp_path / "stopped", stop_after=stop_after)
+    resume(tmp_path / "stopped")
+    assert contents(tmp_path / "stopped") == contents(path)
+
+
 def test_a_round_whose_line_is_cut_is_trained_again(whole, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "cut")
     journal = tmp_path / "cut" / "journal.jsonl"

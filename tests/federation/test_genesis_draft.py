@@ -251,8 +251,9 @@ def test_somebodys_text_that_is_no_agreed_scenario_is_refused_in_one_line(text, 
 
 
 def test_a_recorded_trace_and_names_that_cannot_be_printed_are_no_agreement(tmp_path):
-    radio = msgspec.structs.replace(agreed().radio, trace=str(tmp_path / "trace.csv"))
-    with pytest.raises(BadAgreement, match=r"radio\.trace"):
-        write_scenario(msgspec.structs.replace(agreed(), radio=radio))
+    for table in ("radio", "availability"):
+        section = msgspec.structs.replace(getattr(agreed(), table), trace=str(tmp_path / "trace.csv"))
+        with pytest.raises(BadAgreement, match=rf"{table}\.trace"):
+            write_scenario(msgspec.structs.replace(agreed(), **{table: section}))
     with pytest.raises(BadAgreement, match="printed"):
         read_scenario(write_scenario(msgspec.structs.replace(agreed(), name="\x1b[31m")))

@@ -1,6 +1,6 @@
 """No scheduler ever breaks C1 to C3, whatever the round: thousands of random ones, and every corner.
 
-The two that search for long get fewer, and so do those that select among the same candidates as the baselines. With
+Those that search for long get fewer, and so do those that select among the same candidates as the baselines. With
 BDFL_LONG in the environment there are many more; `make campaign` gives 10,000 to each.
 """
 
@@ -21,9 +21,11 @@ NUM_ROUNDS = {
     "exact": 1_500 if IS_LONG else 300,
     "battery": 200 if IS_LONG else 30,
     "exact-power": 400 if IS_LONG else 100,
+    "steady": 1_500 if IS_LONG else 300,
     **dict.fromkeys(("fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort"), 300),
 }
 DRAWING = ("random", "power-of-choice", "oort")  # they draw by client number
+LEARNING = ("steady",)  # in rounds as extreme as these its prices are not at their optimum yet, but on different ways
 NAMES = scheduler_names()
 
 
@@ -81,7 +83,7 @@ def test_no_unreachable_client_trains_or_mines(name):
         assert not decision.mining_hz[~problem.reachable].any()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in DRAWING])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*DRAWING, *LEARNING)])
 def test_unreachable_clients_do_not_change_what_the_others_get(name):
     scheduler = get_scheduler(name)
     rng = np.random.default_rng(4)

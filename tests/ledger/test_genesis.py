@@ -18,7 +18,19 @@ from bdfl.ledger.costs import DoesNotFit, slowest_exchange_ns
 from bdfl.ledger.errors import InvalidGenesis
 from bdfl.ledger.genesis import conditions_of, make_genesis, make_toolbox, validate_initial_model
 from bdfl.ledger.schedule import idle_schedule
-from bdfl.scenario import Clients, Compute, Energy, Ledger, Mining, Participation, Protocol, Radio, SchedulerChoice
+from bdfl.scenario import (
+    Clients,
+    Compute,
+    Energy,
+    Ledger,
+    Mining,
+    Participation,
+    Protocol,
+    Radio,
+    ScenarioError,
+    SchedulerChoice,
+    Sharing,
+)
 from bdfl.scenario.schema_learning import Aggregation, Learning
 from tests.ledger.small_federation import LAYOUT, found_federation, replace, small_scenario
 
@@ -254,3 +266,9 @@ def test_a_budget_that_would_hide_all_others_is_refused_and_the_largest_that_may
         start_chain(with_budget(10**18 + 1), VerificationCache())
     assert refusal.value.rule == "budgets"
     start_chain(with_budget(10**18), VerificationCache())
+
+
+def test_shared_spectrum_is_refused_since_the_chains_costs_know_none():
+    radio = replace(small_scenario().radio, sharing=Sharing.EQUAL)
+    with pytest.raises(ScenarioError, match=r'radio.sharing: "equal" given, allowed is dedicated on a chain'):
+        make(replace(small_scenario(), radio=radio))

@@ -1,6 +1,5 @@
 """Links on loopback, each with a node that only remembers what it was told; for tests."""
 
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 from bdfl.encoding import digest
 from bdfl.identity import Signer
+from bdfl.localnet.network import find_ports
 from bdfl.protocol.messages import DecidedWanted, Message
 from bdfl.transports.interfaces import Offer
 from bdfl.transports.live.certificates import (
@@ -41,13 +41,7 @@ def writer_of(number: int, incarnation: int = 1, *, signer: int | None = None, n
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    return [int(address.rpartition(":")[2]) for address in find_ports(count)]
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:

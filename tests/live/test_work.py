@@ -4,14 +4,16 @@ import queue
 import threading
 import time
 
+import numpy as np
 import pytest
 
+from bdfl.environment import draw_federation, draw_rounds
 from bdfl.ledger.block import header_seal
 from bdfl.ledger.chain import apply_block
 from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.rules import make_header
-from bdfl.scenario import Mining, MiningMode, Protocol
+from bdfl.scenario import Availability, Mining, MiningMode, Protocol
 from bdfl.transports.cost_model import ScenarioCostModel
 from bdfl.transports.live.work import _REACHING_NS, EmulatedWork, draw_conditions
 from tests.ledger.small_federation import ROUNDS, found_federation, replace, small_scenario
@@ -196,6 +198,16 @@ def test_conditions_can_be_asked_for_in_any_order_and_end_with_the_scenario(smal
             assert drawn(round, client) == conditions_of(small.rounds[round - 1], client)
         assert drawn(ROUNDS + 1, client) is None
         assert drawn(3, client) == conditions_of(small.rounds[2], client)
+
+
+def test_who_is_away_in_a_round_has_no_conditions_for_it():
+    coming = replace(SCENARIO, availability=Availability(leave_probability=0.4, return_probability=0.4))
+    states = list(draw_rounds(coming, draw_federation(coming)))
+    there = np.array([state.available for state in states])
+    assert 0 < there.sum() < there.size
+    for client in range(coming.clients.count):
+        drawn = draw_conditions(coming, client)
+        assert [drawn(state.round, client) is not None for state in states] == there[:, client].tolist()
 
 
 def test_who_joined_later_finds_what_it_joined_with(small, chain):

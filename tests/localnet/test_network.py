@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -216,8 +217,19 @@ def test_other_folders_are_no_networks(tmp_path):
         read_network(tmp_path)
 
 
-def test_free_ports_are_all_different():
-    assert len(set(find_ports(20))) == 20
+def test_free_ports_are_all_different_and_none_is_given_to_an_outgoing_connection():
+    ports = [int(address.rpartition(":")[2]) for address in find_ports(20)]
+    assert len(set(ports)) == 20
+    assert max(ports) < 32_768  # where Linux begins; others begin at 49,152
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch):
+    with socket.socket() as taken:
+        port = int(find_ports(1)[0].rpartition(":")[2])
+        taken.bind(("127.0.0.1", port))
+        monkeypatch.setattr("bdfl.localnet.network._PORTS", range(port, port + 1))
+        with pytest.raises(BadNetwork, match="0 free ports"):
+            find_ports(1)
 
 
 def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path):

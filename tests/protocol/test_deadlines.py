@@ -9,6 +9,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import SignedReport
 from bdfl.protocol.consensus import leader_of
 from bdfl.protocol.deadlines import (
+    ASK_SHARE,
     LATE_BLOCK_FACTOR,
     MAX_BACK_OFF_NS,
     REFILL,
@@ -17,7 +18,7 @@ from bdfl.protocol.deadlines import (
     deadline_ns,
     exchange_ns,
 )
-from bdfl.protocol.events import FetchBlob, SetTimer, Timer, TimerFired
+from bdfl.protocol.events import FetchBlob, Send, SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
@@ -109,7 +110,8 @@ def test_a_block_with_another_report_of_its_proposer_than_it_said_waits_as_if_it
     assert not prevotes(voter)
 
 
-def test_a_report_that_nobody_waits_for_makes_its_authors_block_wait_if_first_seen_in_it():
+def without_report_of_last(*, is_told=False):
+    """The second round, in which nobody waits for member 3; the others have said all, and it perhaps to the voter."""
     network = ManualNetwork()
     network.start()
     for node in network.nodes[:LATE]:  # member 3 gives its update, and no report
@@ -121,10 +123,58 @@ def test_a_report_that_nobody_waits_for_makes_its_authors_block_wait_if_first_se
     network.deliver(network.nodes[0], network.mine(network.nodes[0]))
     late, voter = network.nodes[LATE], network.nodes[0]
     assert LATE not in voter.state.chain.due
+    network.measure(late)
+    if is_told:
+        voter.hear(late.message(Gossip(1, reports=(late.state.reports[LATE],))))
     for node in network.nodes[:LATE]:
         network.deliver(node, network.train(node))
         network.deliver(node, network.measure(node))
-    network.measure(late)
+    return network, late, voter
+
+
+def test_what_a_member_that_nobody_waits_for_told_a_few_may_be_missing_in_a_first_block():
+    network, _, voter = without_report_of_last(is_told=True)
+    assert LATE in voter.state.in_time_reports
+    others = network.nodes[1]
+    block = make_block(others)
+    voter.hear(others.message(Proposal(block)))
+    assert [one.block for one in voter.votes(Kind.PREVOTE)][-1] == block.digest
+
+
+def test_who_is_kept_waiting_asks_and_is_told_by_those_that_were_told(network):
+    late, voter, other = all_but_one(network), network.nodes[0], network.nodes[1]
+    exchanged_ns, _ = rounds_ns(network)
+    hear_at(network, other, statements(late), 1)
+    before = len(voter.effects)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + exchanged_ns // ASK_SHARE)
+    asked = [one.message for one in voter.effects[before:] if isinstance(one, Send)]
+    assert [message.content.wants_answer for message in asked] == [True]
+    told = [one for one in other.hear(asked[0]) if isinstance(one, Send)]
+    assert [(one.to, one.message.content) for one in told] == [(0, statements(late).content)]
+    hear_at(network, voter, told[0].message, exchanged_ns + exchanged_ns // ASK_SHARE)
+    assert voter.state.phase is Phase.MINING
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_comes_late_is_passed_on_at_once(network, is_late):
+    late, voter = all_but_one(network), network.nodes[0]
+    exchanged_ns, _ = rounds_ns(network)
+    before = len(voter.effects)
+    hear_at(network, voter, statements(late), exchanged_ns + is_late)
+    said = [one.message.content for one in voter.effects[before:] if isinstance(one, Send)]
+    assert said == ([statements(late).content] if is_late else [])
+
+
+def test_who_lacks_what_more_say_than_may_lie_is_told_nothing(network):
+    for node in network.nodes[1:]:
+        network.deliver(node, network.train(node), [network.nodes[1]])
+        network.deliver(node, network.measure(node), [network.nodes[1]])
+    asked = network.nodes[0].message(Gossip(1, wants_answer=True))
+    assert not [one for one in network.nodes[1].hear(asked) if isinstance(one, Send) and one.to == 0]
+
+
+def test_a_report_that_nobody_waits_for_makes_its_authors_block_wait_if_first_seen_in_it():
+    network, late, voter = without_report_of_last()
     network.fire(late, Timer.DEADLINE)
     block = make_block(late)
     assert late.state.reports[LATE] in block.body.reports
@@ -205,10 +255,10 @@ def test_a_round_goes_on_without_a_member_whose_patience_is_used_up(network):
     voter = network.nodes[0]
     exchanged_ns, allowed_ns = rounds_ns(network)
     voter.lose_patience(LATE, 5_000_000)
-    voter.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + exchanged_ns // ASK_SHARE)
     assert voter.state.phase is Phase.COLLECTING
     review = [one for one in voter.did(SetTimer) if one.timer is Timer.REVIEW][-1]
-    assert review.delay_ns == 5_000_000 < allowed_ns - exchanged_ns
+    assert review.delay_ns == 5_000_000 - exchanged_ns // ASK_SHARE < allowed_ns - exchanged_ns
     voter.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 5_000_000)
     assert voter.state.phase is Phase.MINING
     assert [one.update.client for one in voter.state.mined.body.updates] == [0, 1, 2]

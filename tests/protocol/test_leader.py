@@ -221,7 +221,7 @@ def test_a_liar_that_shows_its_prevotes_late_does_not_keep_locks_apart(monkeypat
     if not has_leaders:
         monkeypatch.setattr(consensus, "LEADERLESS_ATTEMPTS", 0)
         monkeypatch.setattr(consensus, "_choose", consensus._choose_alone)
-        monkeypatch.setattr(consensus, "_is_ending", lambda draft: False)
+        monkeypatch.setattr(consensus, "_is_over", lambda draft, num_quarters: False)
     network, (low, high) = founded()
     honest = set_apart(network, low, high)
     now_ns, num_attempts = LENGTH_NS[1], 0

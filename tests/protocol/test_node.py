@@ -49,6 +49,7 @@ from bdfl.protocol.transition import Draft, IllegalMove
 from bdfl.scenario import QuorumRule
 from docs.figures.make_diagrams import draw_diagram
 from tests.protocol.manual_network import (
+    TIMING,
     Kind,
     ManualNetwork,
     make_block,
@@ -282,6 +283,19 @@ def test_a_later_block_may_leave_out_what_came_too_late(network):
     assert not node.votes(Kind.PREVOTE)
     network.fire(node, Timer.ATTEMPT)
     assert [(one.attempt, one.block) for one in node.votes(Kind.PREVOTE)] == [(2, block.digest)]
+
+
+def test_each_attempt_may_leave_out_one_late_member_more(network):
+    network.collect()
+    node = network.nodes[0]
+    body = node.state.mined.body
+    block = make_partial(network, body.updates, body.reports[:-2], 2)
+    node.hear(network.nodes[1].message(Proposal(block)))
+    network.fire(node, Timer.ATTEMPT)
+    assert node.state.attempt == 2
+    assert not node.votes(Kind.PREVOTE)
+    network.fire(node, Timer.ATTEMPT)
+    assert [(one.attempt, one.block) for one in node.votes(Kind.PREVOTE)] == [(3, block.digest)]
 
 
 def make_partial(network, updates, reports, attempt):
@@ -923,6 +937,30 @@ def test_a_split_is_not_waited_out_for_a_member_whose_prevote_did_not_come_latel
     say_votes(node, vote(node, Kind.PREVOTE, 2, blocks[0].digest, number=1))
     say_votes(node, vote(node, Kind.PREVOTE, 2, blocks[1].digest, number=2))
     assert node.state.attempt == 3
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_split_is_not_waited_out_for_a_member_whose_prevote_came_late(is_late):
+    network, node, blocks = prepared(QuorumRule.BFT)
+    show(node, *blocks)
+    say_votes(node, vote(node, Kind.PREVOTE, 1, blocks[0].digest, number=1))
+    say_votes(node, vote(node, Kind.PREVOTE, 1, blocks[1].digest, number=2))
+    in_vain = Gossip(1, votes=(vote(node, Kind.PREVOTE, 1, b"?" * 32, number=3),))
+    quarter_ns = TIMING.attempt_ns * 3 // 2 // 4
+    node.give_at(network.nodes[3].message(in_vain), quarter_ns if is_late else quarter_ns - 1)
+    assert node.state.attempt == 2
+    assert node.state.absent_until == ({3: 1 + 16} if is_late else {})
+    say_votes(node, vote(node, Kind.PREVOTE, 2, blocks[0].digest, number=1))
+    say_votes(node, vote(node, Kind.PREVOTE, 2, blocks[1].digest, number=2))
+    assert node.state.attempt == (3 if is_late else 2)
+
+
+def test_nobody_leaves_an_attempt_alone_however_many_were_absent():
+    _, node, blocks = prepared(QuorumRule.BFT)
+    node.state = replace(node.state, absent_until={2: 9, 3: 9})
+    show(node, *blocks)
+    assert node.votes(Kind.PREVOTE)
+    assert node.state.attempt == 1
 
 
 def test_a_quorum_for_a_block_found_wrong_moves_no_lock_and_hides_no_earlier_quorum():

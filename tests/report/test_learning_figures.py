@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,18 +140,18 @@ def test_an_overdrawn_budget_is_shown(learned):
     assert "overdrawn" not in texts(show_energy(run).picture.figure)
 
 
-def test_lemma_1_is_drawn_on_a_logarithmic_axis_with_every_term_in_its_sheet(learned):
+def test_lemmas_1_and_2_are_drawn_on_a_logarithmic_axis_with_every_term_in_the_sheet(learned):
     made = learned("rounds=6", gradient_every=2)
     estimate = estimate_convergence(made.run, made.learning, made.scenario)
     exhibit = show_convergence(estimate)
     assert exhibit.picture.figure.axes[0].get_yscale() == "log"
-    assert {"measured mean", "bound, beta", "bound, achieved", "its 1/T term", "G²"} <= set(
-        texts(exhibit.picture.figure)
-    )
+    expected = {"measured mean", "Lemma 1, beta", "Lemma 1, achieved", "Lemma 2", "1/T term", "G²"}
+    assert expected <= set(texts(exhibit.picture.figure))
     header, rows = exhibit.picture.sheets[0].header, exhibit.picture.sheets[0].rows
     last = dict(zip(header, rows[-1], strict=True))
     assert last["owed_total"] == estimate.owed[-1].total
     assert last["achieved_absence"] == estimate.achieved[-1].absence
+    assert last["weighted_local_drift"] == estimate.weighted[-1].local_drift
     assert last["measured_mean"] == estimate.measured[-1]
 
 
@@ -182,3 +183,15 @@ def test_labels_at_the_ends_of_lines_stand_at_their_height_on_a_logarithmic_axis
         axes.set_xlim(0, 10)
         label_ends(axes, [(10, 1.0, "middle", "#000000")])
     assert axes.texts[0].xyann[1] == pytest.approx(1.0)
+
+
+def test_in_the_figure_of_the_theory_page_no_lemma_is_exceeded_and_the_page_has_its_numbers():
+    docs = Path(__file__).parents[2] / "docs"
+    with (docs / "figures" / "convergence.csv").open(encoding="utf-8", newline="") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    for kind in ("owed", "achieved", "weighted"):
+        assert all(row["measured_mean"] <= row[f"{kind}_total"] for row in rows)
+    last, page = rows[-1], (docs / "theory.md").read_text(encoding="utf-8")
+    said = (last["weighted_total"], last["achieved_total"], last["measured_mean"])
+    assert "Lemma 2 gives {:.1f}, Lemma 1 {:.1f}".format(*said) in page
+    assert f"measured mean {said[2]:.2f}." in " ".join(page.split())

@@ -251,7 +251,7 @@ def test_a_summary_of_other_settings_is_refused(data, tmp_path, stub):
 def test_shipped_recipes_change_training_alone_and_say_why(recipe, data):
     for data_set in COLUMNS:
         shipped = load_scenario(find_scenario(f"paper-{data_set}"))
-        used = load_used(data_set, data / data_set, TrainingSettings(data=data, recipe=recipe))
+        used = load_used(data_set, data / data_set, TrainingSettings(data=data), recipe)
         assert delay_keys(used, shipped) == []
         assert used.rounds == shipped.rounds
         changed = {key for key, _, _ in differing_keys(used, shipped, leave_out=("data.source",))}
@@ -285,6 +285,20 @@ def test_a_wrong_recipe_is_one_line(content, error, message, data, tmp_path, stu
         path.write_text(content)
     with pytest.raises(error, match=message):
         train(tmp_path, settings_of(data, only="svhn", recipe=str(path)))
+
+
+def test_the_papers_algorithm_by_another_recipe_has_a_row_of_its_own_and_changes_no_other(data, tmp_path, stub):
+    recipe = tmp_path / "own.toml"
+    recipe.write_text('description = "x"\n[svhn.learning]\nlearning_rate = 0.125')
+    training = settings_of(data, only="svhn", schedulers=("random", "drc"), num_seeds=2)
+    alone = make(tmp_path / "alone", training)
+    found = make(tmp_path / "out", replace(training, beside=str(recipe)))
+    assert [row[1] for row in found.tables[0].rows] == ["random", "drc", f"drc, {recipe} recipe"]
+    assert found.tables[0].rows[:2] == alone.tables[0].rows
+    assert (found.tables[1:], found.verdicts) == (alone.tables[1:], alone.verdicts)
+    rates = [scenario.learning.learning_rate for scenario in stub[0]]
+    assert rates.count(0.125) == 2  # one a seed: drc's own training is not taken for it
+    assert any("learning.learning_rate 0.125 instead of" in note for note in found.notes)
 
 
 def test_progress_counts_down_over_all_runs(data, tmp_path, stub):
@@ -481,7 +495,7 @@ def test_a_stopped_command_says_where_it_is_and_how_to_go_on(data, tmp_path, stu
     stub[1][2] = 1
     result = call("table4", "--data", data, "--rounds", 3, "--set", "clients.samples=3", "--out", tmp_path)
     assert result.exit_code == 130
-    assert "stopped in run 2 of 36 (SVHN, round-robin, seed 0) after round 1; the same command goes on" in result.stderr
+    assert "stopped in run 2 of 42 (SVHN, round-robin, seed 0) after round 1; the same command goes on" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def reproduced(coarse_pictures, tmp_path_factory):
         (Target.FIG2, {"fig2", "fig2-quarters"}),
         (Target.FIG3, {"fig3a", "fig3b", "fig3-means"}),
         (Target.FIG4, {"fig4", "fig4-quarters"}),
-        (Target.TABLE4, {"table4", "table4-times", "table4-exact"}),
+        (Target.TABLE4, {"table4", "table4-times", "table4-exact", "table4-savings"}),
     ],
 )
 def test_every_target_writes_its_pictures_and_numbers_and_is_judged(target, stems, reproduced):
@@ -40,9 +40,26 @@ def test_every_target_writes_its_pictures_and_numbers_and_is_judged(target, stem
     assert all(table.rows and all(len(row) == len(table.header) for row in table.rows) for table in found.tables)
 
 
-def test_table_four_sets_our_times_beside_the_papers(reproduced):
+def test_table_four_sets_our_times_beside_the_papers_and_both_readings_beside_its_drc(reproduced):
     times = reproduced(Target.TABLE4).tables[0]
-    assert [row[2] for row in times.rows] == [time for of_data in PAPER_TIME_S.values() for time in of_data.values()]
+    expected = [time for of_data in PAPER_TIME_S.values() for time in (*of_data.values(), of_data["drc"])]
+    assert [row[2] for row in times.rows] == expected
+    assert [row[1] for row in times.rows[3:5]] == ["drc", "drc idle_mining=full"]
+    assert all(full[3] < reserved[3] for reserved, full in (times.rows[3:5], times.rows[8:10]))
+
+
+def test_what_exact_saves_is_what_allocating_and_choosing_save(reproduced):
+    for _, name, below, allocating, choosing in reproduced(Target.TABLE4).tables[2].rows:
+        assert below == pytest.approx(allocating + choosing)
+        assert choosing == 0.0 or name.startswith("exact")
+
+
+def test_all_clients_are_at_the_limit_of_figure_three_if_idle_ones_mine_in_full(reproduced):
+    found = reproduced(Target.FIG3)
+    assert {row[1] for row in found.tables[0].rows} == {"reserved", "full"}
+    for _, reading, *_, share in found.tables[0].rows:
+        assert share == pytest.approx(100.0) if reading == "full" else share < 80.0
+    assert [verdict.holds for verdict in found.verdicts[-2:]] == [False, True]
 
 
 def test_eight_rounds_are_not_the_papers_times(reproduced):

@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 
 from bdfl.errors import InvalidProblem
-from bdfl.scheduling.baselines import BaselineMemory, all_clients, channel_best, random_scheduler, round_robin
-from bdfl.scheduling.checker import find_violations
-from bdfl.scheduling.conformance import Extreme, draw_problem, make_extreme
+from bdfl.scheduling.baselines import (
+    BaselineMemory,
+    all_clients,
+    channel_best,
+    decide_for,
+    random_scheduler,
+    round_robin,
+)
+from bdfl.scheduling.checker import evaluate, find_violations
+from bdfl.scheduling.conformance import Extreme, draw_instances, draw_problem, make_extreme
 from bdfl.scheduling.drc import drc, start_mining, start_round
+from bdfl.scheduling.exact import best_frequencies
 from bdfl.scheduling.queues import next_queue
+from bdfl.scheduling.registry import BASELINES, get_scheduler
 
 PAIRED = (random_scheduler, round_robin, channel_best)
 
@@ -132,3 +141,38 @@ def test_memory_of_another_scheduler_or_federation_is_refused():
         channel_best(replace(problem, memory="other"))
     with pytest.raises(InvalidProblem, match="of 3 clients"):
         channel_best(replace(problem, memory=BaselineMemory(reference_queue=np.zeros(3), last_round=np.zeros(3))))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_best_frequencies_change_no_selection_and_are_the_best_for_it(name):
+    problems = rounds(11, with_caps=True)
+    initial = play(get_scheduler(name), problems)
+    best = play(get_scheduler(name, {"frequencies": "best"}), problems)
+    shorter = 0
+    for problem, one, other in zip(problems, initial, best, strict=True):
+        np.testing.assert_array_equal(other.selected, one.selected)
+        least = best_frequencies(problem, one.selected)
+        np.testing.assert_array_equal(other.cpu_hz, least.cpu_hz)
+        np.testing.assert_array_equal(other.mining_hz, least.mining_hz)
+        assert other.iterations == one.iterations
+        shorter += evaluate(problem, other).delay_s < evaluate(problem, one).delay_s
+    assert shorter == len(problems)
+
+
+def test_whatever_is_payable_at_initial_frequencies_is_payable_and_no_slower_at_the_best():
+    rng = np.random.default_rng(4)
+    tried = 0
+    for instance in draw_instances(rng, 400, max_clients=20):
+        problem = instance.problem
+        start = start_round(problem)
+        if start.reason is not None:
+            continue
+        size = int(rng.integers(problem.min_clients, len(start.candidates) + 1))
+        chosen = rng.permutation(start.candidates)[:size]
+        initial = decide_for(problem, start, chosen, None, "initial")
+        best = decide_for(problem, start, chosen, None, "best")
+        assert best.is_feasible, instance.description
+        assert find_violations(problem, best) == [], instance.description
+        assert evaluate(problem, best).delay_s <= evaluate(problem, initial).delay_s * (1 + 1e-9), instance.description
+        tried += 1
+    assert tried > 200

@@ -8,16 +8,15 @@ from hypothesis import given, settings, strategies as st
 
 from bdfl.errors import InvalidProblem
 from bdfl.experiment.bounds import bound_path
-from bdfl.experiment.simulation import draw_run, play, round_problems
+from bdfl.experiment.simulation import Draws, draw_run, play, play_rounds, round_problems
 from bdfl.gym import SchedulingEnv
 from bdfl.learning.weights import Layout
 from bdfl.ledger.genesis import draft_genesis
 from bdfl.scenario import ScenarioError, load_scenario, scenario_digest
 from bdfl.scheduling.battery import battery, battery_bound
-from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.conformance import check_scheduler, draw_problem
 from bdfl.scheduling.problem import Battery, restrict_problem
-from bdfl.scheduling.registry import get_scheduler
+from bdfl.scheduling.registry import find_scheduler, get_scheduler
 
 ON_BATTERIES = ["energy.horizon=run", "clients.count=5", "clients.min_selected=2", "participation.mean=0.5"]
 ROUNDING = 1e-9
@@ -36,19 +35,15 @@ def received_j(draws):
     incomes=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=30),
     share=st.floats(0.0, 1.0),
     capacity_j=st.floats(0.1, 20.0),
-    peak_j=st.floats(0.1, 20.0),
 )
-def test_energy_received_is_spent_held_or_lost(incomes, share, capacity_j, peak_j):
-    held = Battery(
-        charge_j=np.zeros(1), capacity_j=np.array([capacity_j]), peak_j=np.array([peak_j]), income_j=np.zeros(1)
-    )
+def test_energy_received_is_spent_held_or_lost(incomes, share, capacity_j):
+    held = Battery(charge_j=np.zeros(1), capacity_j=np.array([capacity_j]), income_j=np.zeros(1))
     spent_j = lost_j = 0.0
     for income_j in incomes:
         before_j = held.charge_j[0]
         held = held.receive(np.array([income_j]))
         lost_j += before_j + income_j - held.charge_j[0]
-        assert 0.0 <= held.limit_j[0] <= min(held.charge_j[0], peak_j)
-        energy_j = share * held.limit_j
+        energy_j = share * held.charge_j
         spent_j += energy_j[0]
         held = held.spend(energy_j)
         assert 0.0 <= held.charge_j[0] <= capacity_j
@@ -56,15 +51,15 @@ def test_energy_received_is_spent_held_or_lost(incomes, share, capacity_j, peak_
     assert sum(incomes) == pytest.approx(spent_j + lost_j + held.charge_j[0], abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["battery", "exact", "drc", "channel-best", "random"])
+@pytest.mark.parametrize("name", ["battery", "exact", "drc", "steady", "channel-best:frequencies=best", "random"])
 def test_a_run_conserves_the_energy_of_every_battery(name):
-    scenario = on_batteries(12, "energy.charge_j=0.3", "energy.capacity_j=1.1", "energy.peak_j=0.9")
+    scenario = on_batteries(12, "energy.charge_j=0.3", "energy.capacity_j=1.1")
     draws = draw_run(scenario)
-    record = play(scenario, get_scheduler(name), draws)
+    record = play(scenario, find_scheduler(name), draws)
     charge_j = np.full(5, 0.3)
     for row, state in enumerate(draws.states):
         charge_j = np.minimum(charge_j + state.energy_budget_j, 1.1)
-        np.testing.assert_allclose(record.energy_budget_j[row], np.minimum(charge_j, 0.9), rtol=1e-12)
+        np.testing.assert_allclose(record.energy_budget_j[row], charge_j, rtol=1e-12)
         assert np.all(record.energy_j[row] <= record.energy_budget_j[row] * (1 + ROUNDING))
         charge_j = np.maximum(charge_j - record.energy_j[row], 0.0)
 
@@ -100,7 +95,7 @@ def test_saving_energy_for_training_is_faster_than_spending_it_at_once():
     draws = draw_run(scenario)
     saving = play(scenario, battery, draws)
     spending = play(scenario, get_scheduler("exact"), draws)
-    bound_s = bound_path(scenario, draws)
+    bound_s = bound_path(scenario, draws).bound_s
     assert saving.worst_shortfall <= 0.02
     assert bound_s <= saving.mean_delay_s < 0.98 * spending.mean_delay_s
 
@@ -108,14 +103,14 @@ def test_saving_energy_for_training_is_faster_than_spending_it_at_once():
 def test_the_bound_holds_for_every_schedule_on_batteries_at_any_prices():
     scenario = on_batteries(10, "participation.rates=[0.2,0.2,0.2,0.2,0.2]")
     draws = draw_run(scenario)
-    bound_s = bound_path(scenario, draws)
+    bound_s = bound_path(scenario, draws).bound_s
     for name in ("battery", "exact", "drc", "channel-best", "all"):
         record = play(scenario, get_scheduler(name), draws)
         if record.worst_shortfall == 0.0:
             assert record.mean_delay_s >= bound_s * (1 - ROUNDING)
     per_round_s = bound_path(
         on_batteries(10, "energy.horizon=round", "participation.rates=[0.2,0.2,0.2,0.2,0.2]"), draws
-    )
+    ).bound_s
     assert bound_s < per_round_s
 
 
@@ -128,7 +123,7 @@ def test_a_bound_needs_batteries():
 
 def test_a_part_of_a_problem_has_no_batteries():
     problem = draw_problem(np.random.default_rng(0), 3)
-    held = Battery(charge_j=np.ones(3), capacity_j=np.ones(3), peak_j=np.ones(3), income_j=np.ones(3))
+    held = Battery(charge_j=np.ones(3), capacity_j=np.ones(3), income_j=np.ones(3))
     assert restrict_problem(replace(problem, battery=held), np.array([0, 2])).battery is None
 
 
@@ -137,15 +132,37 @@ def test_it_passes_the_conformance_test_with_and_without_batteries():
     assert report.ok, str(report)
 
 
-def test_without_batteries_no_energy_has_a_price():
-    """Rounds with their own budgets are played alike, known length or not: as on a chain, which does not say it."""
+def test_without_batteries_it_is_steady():
     scenario = on_batteries(4, "energy.horizon=round")
-    problems = round_problems(scenario, draw_run(scenario))
-    first = battery(problems[0])
-    known, unknown = (battery(replace(problems[1], memory=first.memory, rounds_left=left)) for left in (3, None))
-    np.testing.assert_array_equal(known.selected, unknown.selected)
-    spent_j = evaluate(problems[0], first).energy_j
-    np.testing.assert_allclose(spent_j, problems[0].energy_budget_j, rtol=1e-9)
+    alone, other = (play(scenario, get_scheduler(name), draw_run(scenario)) for name in ("battery", "steady"))
+    np.testing.assert_array_equal(alone.selected, other.selected)
+    np.testing.assert_array_equal(alone.delay_s, other.delay_s)
+
+
+def test_who_is_away_owes_no_participation():
+    """A client that is there for the second half alone is served in half as many rounds as it would be."""
+    scenario = on_batteries(24)
+    draws = draw_run(scenario)
+    away = np.arange(5) == 0
+    states = [
+        replace(one, available=~away, reachable=one.reachable & ~away) if one.round <= 12 else one
+        for one in draws.states
+    ]
+    trained = np.zeros(5)
+    for planned in play_rounds(scenario, battery, Draws(draws.federation, draws.participation_rate, states)):
+        planned.settle(planned.decision.selected)
+        trained += planned.decision.selected
+    owed = draws.participation_rate * np.where(away, 12, 24)
+    np.testing.assert_allclose(trained, owed, atol=1.0)
+
+
+@pytest.mark.parametrize("name", ["battery", "exact", "channel-best"])
+def test_who_shares_spectrum_lives_on_the_same_batteries(name):
+    scenario = on_batteries(6, "radio.sharing=equal", "radio.bandwidth_hz=720e3")
+    draws = draw_run(scenario)
+    record = play(scenario, get_scheduler(name), draws)
+    assert record.took_place.any()
+    assert np.all(np.cumsum(record.energy_j, axis=0) <= received_j(draws) * (1 + ROUNDING))
 
 
 def test_a_client_without_income_never_trains_nor_mines():
@@ -187,9 +204,9 @@ def test_a_chain_refuses_what_its_rules_do_not_know(change, line):
 
 def test_keys_of_batteries_need_a_horizon():
     with pytest.raises(
-        ScenarioError, match=r'energy.peak_j: 1.0 given, allowed is no such key where energy.horizon is "ro'
+        ScenarioError, match=r'energy.charge_j: 1.0 given, allowed is no such key where energy.horizon is "ro'
     ):
-        load_scenario("minimal", ["energy.peak_j=1.0"])
+        load_scenario("minimal", ["energy.charge_j=1.0"])
 
 
 def test_a_price_of_the_scenario_saves_energy():

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from itertools import combinations, islice, pairwise
+from math import log2, sqrt
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from scipy.optimize import brentq
 
 from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy
 from bdfl.scheduling.checker import evaluate, find_violations
@@ -232,6 +234,79 @@ def test_a_client_in_a_deep_fade_is_no_candidate_and_goes_on_mining():
     assert not decision.selected[3]
     assert decision.mining_hz[3] == 1.5e9
     assert find_violations(problem, decision) == []
+
+
+def literal_algorithm(problem):
+    """S, f and F of Algorithm 1, client by client, if P5 spends no energy of training on clients outside the given S.
+
+    S begins as everybody; once it repeats, (29) and (31) go on for it until no frequency changes.
+    """
+    clients, work = range(problem.num_clients), problem.work_cycles
+    chi, cycles, budget_j = problem.capacitance, problem.cycles, problem.energy_budget_j
+    noise_w = problem.bandwidth_hz * problem.noise_w_per_hz
+    rate = [problem.bandwidth_hz * log2(1 + problem.power_w[i] * problem.gain[i] / noise_w) for i in clients]
+    upload_s = [problem.model_bits[i] / rate[i] for i in clients]
+    upload_j = [problem.power_w[i] * upload_s[i] for i in clients]
+    mining, cpu = start_mining(problem).tolist(), [0.0] * problem.num_clients
+
+    def left_for_training(i):
+        return budget_j[i] - upload_j[i] - chi[i] / 2 * work / sum(mining) * mining[i] ** 3
+
+    able = [i for i in clients if left_for_training(i) > 0]
+    chosen, repeats = set(clients), False
+    for _ in range(300):
+        before = [*cpu, *mining]
+        for i in chosen & set(able):
+            cpu[i] = sqrt(2 * left_for_training(i) / (chi[i] * cycles[i]))
+        following = list(mining)
+        for i in set(able) if len(chosen) == problem.num_clients else clients:
+            spent_j = upload_j[i] + chi[i] / 2 * cycles[i] * cpu[i] ** 2 if i in chosen else 0.0
+            scale, others = 2 * (budget_j[i] - spent_j) / (chi[i] * work), sum(mining) - mining[i]
+            most = sqrt(scale) + (scale * others) ** (1 / 3)
+            following[i] = brentq(lambda hz, m=scale, n=others: hz**3 - m * (hz + n), 0.5 * mining[i], most, xtol=1e-6)
+        mining = following
+        if not repeats:
+            order = sorted(able, key=lambda i: upload_s[i] + cycles[i] / cpu[i])
+            groups = [order[:size] for size in range(problem.min_clients, len(order) + 1)]
+            delay_s = [upload_s[group[-1]] + cycles[group[-1]] / cpu[group[-1]] for group in groups]
+            objective = [
+                problem.tradeoff * time - sum(problem.queue[i] for i in group)
+                for group, time in zip(groups, delay_s, strict=True)
+            ]
+            group = set(groups[int(np.argmin(objective))])
+            chosen, repeats = group, group == chosen
+        elif np.allclose([*cpu, *mining], before, rtol=1e-12, atol=0):
+            return sorted(chosen), [cpu[i] if i in chosen else 0.0 for i in clients], mining
+    raise AssertionError("frequencies do not settle")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_full_mining_of_idle_clients_is_algorithm_1_with_p5_for_the_given_set(seed):
+    problem = feasible_problem(seed)
+    decision = drc(problem, idle_mining="full")
+    selected, cpu_hz, mining_hz = literal_algorithm(problem)
+    np.testing.assert_array_equal(np.flatnonzero(decision.selected), selected)
+    np.testing.assert_allclose(decision.cpu_hz, cpu_hz, rtol=1e-9)
+    np.testing.assert_allclose(decision.mining_hz, mining_hz, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_with_full_mining_every_budget_is_spent_unless_caps_forbid_it(seed):
+    problem = feasible_problem(seed, with_caps=seed % 2 == 0, unreachable_share=0.2)
+    decision = drc(problem, idle_mining="full")
+    assert find_violations(problem, decision) == []
+    spends_all = evaluate(problem, decision).energy_j > problem.energy_budget_j * (1 - 1e-9)
+    trains_at_cap = ~decision.selected | (decision.cpu_hz >= problem.cpu_max_hz)
+    at_caps = trains_at_cap & (decision.mining_hz >= problem.mining_max_hz)
+    assert (spends_all | at_caps | ~problem.reachable).all()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_full_mining_changes_no_set_and_lengthens_no_round(seed):
+    problem = feasible_problem(seed, with_caps=seed % 2 == 0, unreachable_share=0.2)
+    reserved, full = drc(problem), drc(problem, idle_mining="full")
+    np.testing.assert_array_equal(full.selected, reserved.selected)
+    assert evaluate(problem, full).delay_s <= evaluate(problem, reserved).delay_s
 
 
 def test_too_few_candidates_are_an_infeasible_round_that_says_how_many():

@@ -11,7 +11,7 @@ from bdfl.scheduling import exact as exact_module
 from bdfl.scheduling.allocation import Market, split_mining
 from bdfl.scheduling.checker import evaluate, find_violations, gap_scale
 from bdfl.scheduling.conformance import draw_problem
-from bdfl.scheduling.exact import best_frequencies, exact, exact_power
+from bdfl.scheduling.exact import best_frequencies, earliest_exchange, exact, exact_power
 from bdfl.scheduling.mining_curves import fixed_power_curves
 from tests.oracles.exhaustive import (
     COLUMNS,
@@ -108,6 +108,35 @@ def test_exact_with_prices_equals_brute_force(num_clients, with_caps):
         assert best - 1e-5 * scale <= outcome.objective <= best + 1e-9 * scale  # the search is coarse, from above
         assert outcome.objective - decision.bound <= 1e-9 * scale
     assert sum(decision.is_feasible for decision in decisions) >= 4
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 4, 7])
+def test_with_prices_on_shared_spectrum_no_set_is_better(seed):
+    rng = np.random.default_rng(seed)
+    problem = replace(
+        draw_priced(seed, 5, with_caps=seed % 2 == 1), access_point=rng.integers(0, 1 + seed % 3, 5).astype(np.int64)
+    )
+    decision = exact(problem)
+    assert decision.is_feasible
+    outcome = evaluate(problem, decision)
+    assert find_violations(problem, decision) == []
+    found = (best_frequencies(problem, members) for members in all_sets(5) if members.sum() >= problem.min_clients)
+    best = min(evaluate(problem, one).objective for one in found if one.is_feasible)
+    assert outcome.objective == pytest.approx(best, abs=1e-9 * gap_scale(problem, outcome))
+    assert outcome.objective - decision.bound <= 1e-9 * gap_scale(problem, outcome)
+
+
+def test_the_bound_of_shared_spectrum_with_prices_holds_for_any_set():
+    rng = np.random.default_rng(0)
+    problem = replace(draw_priced(1, 20), access_point=np.zeros(20, dtype=np.int64), min_clients=1)
+    bound = exact(problem, target_gap=1e-3).bound
+    able = np.isfinite(earliest_exchange(problem))
+    assert able.sum() > 12
+    sets = rng.uniform(size=(60, 20)) < rng.uniform(0.0, 0.9, (60, 1))
+    decided = [best_frequencies(problem, members & able) for members in sets]
+    objectives = [evaluate(problem, one).objective for one in decided if one.is_feasible]
+    assert len(objectives) >= 10
+    assert min(objectives) >= bound
 
 
 def test_a_cap_that_meets_a_limit_at_the_optimum_is_no_obstacle():

@@ -11,11 +11,19 @@ from bdfl.scheduling.baselines import all_clients
 from bdfl.scheduling.conformance import draw_problem
 from bdfl.scheduling.drc import drc
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
-from bdfl.scheduling.registry import check_scheduler, get_scheduler, scheduler_names, scheduler_parameters
+from bdfl.scheduling.registry import (
+    BASELINES,
+    check_scheduler,
+    find_scheduler,
+    get_scheduler,
+    scheduler_names,
+    scheduler_parameters,
+    with_best_frequencies,
+)
 
 OURS = {
     "random", "round-robin", "channel-best", "all", "drc", "exact", "exact-power",
-    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort", "battery",
+    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort", "steady", "battery",
 }  # fmt: skip
 
 PLUGIN = """
@@ -67,7 +75,10 @@ def test_third_party_schedulers_come_through_the_same_door(third_party):
 def test_parameters_are_bound_by_name():
     problem = draw_problem(np.random.default_rng(0), 8, min_clients=1)
     assert get_scheduler("drc", {"max_iterations": 1})(problem).iterations == 1
-    assert scheduler_parameters("drc") == ["max_iterations: int = 100"]
+    assert scheduler_parameters("drc") == [
+        "max_iterations: int = 100",
+        "idle_mining: Literal['reserved', 'full'] = 'reserved'",
+    ]
 
 
 def test_whole_numbers_serve_where_floats_are_asked(third_party):
@@ -87,7 +98,8 @@ def test_whole_numbers_serve_where_floats_are_asked(third_party):
         ("patient", {"order": "sideways"}, "'sideways' given"),
         ("drc", {"max_iterations": 0}, "'drc', max_iterations: int = 100: 0 given. Expected `int` >= 1"),
         ("demanding", {}, "needs its parameter needed: int"),
-        ("all", {"count": 3}, "it has: none"),
+        ("all", {"count": 3}, "no parameter 'count'; it has: frequencies"),
+        ("oort", {"frequencies": "fast"}, "Literal['initial', 'best'] = 'initial': 'fast' given"),
     ],
 )
 def test_a_bad_parameter_is_one_line_with_what_is_allowed(third_party, name, parameters, expected):
@@ -116,10 +128,10 @@ def test_two_packages_may_not_claim_one_name(third_party):
         get_scheduler("drc")
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
-def test_our_own_schedulers_pass_the_published_check(name):
-    num_rounds = {"exact": 60, "exact-power": 30, "battery": 20}.get(name, 120)
-    report = check_scheduler(get_scheduler(name), num_rounds=num_rounds)
+@pytest.mark.parametrize("choice", [*sorted(OURS), *map(with_best_frequencies, BASELINES), "drc:idle_mining=full"])
+def test_our_own_schedulers_pass_the_published_check(choice):
+    num_rounds = {"exact": 60, "exact-power": 30, "battery": 20}.get(choice, 120)
+    report = check_scheduler(find_scheduler(choice), num_rounds=num_rounds)
     assert report.ok, str(report)
     assert report.num_feasible > num_rounds / 2
 

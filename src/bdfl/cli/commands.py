@@ -226,7 +226,7 @@ def compare(
         typer.Option(
             "--schedulers",
             help="Comma-separated.",
-            show_default="random, round-robin, channel-best, drc, exact:tradeoff=50",
+            show_default="random, round-robin, channel-best, at initial and best frequencies; drc, exact:tradeoff=50",
         ),
     ] = None,
     seeds: SeedsOption = 20,
@@ -235,7 +235,7 @@ def compare(
     reference: Annotated[
         str | None, typer.Option("--reference", help="Scheduler to compare with.", show_default="the best baseline")
     ] = None,
-    frontier: Annotated[bool, typer.Option(help="Also vary V, for delay against shortfall.")] = True,
+    frontier: Annotated[bool, typer.Option(help="Also vary V and the energy budgets, for two frontiers.")] = True,
     bound: Annotated[bool, typer.Option(help="Also compute the lower bound of `bdfl bound`.")] = True,
     workers: WorkersOption = None,
     changes: SetOption = None,
@@ -249,7 +249,7 @@ def compare(
       bdfl compare my.toml --schedulers drc,exact:tradeoff=50 --seeds 5
     """
     from bdfl.experiment import compare as compare_schedulers
-    from bdfl.experiment.comparison import DEFAULT_SCHEDULERS, FRONTIER_TRADEOFFS
+    from bdfl.experiment.comparison import DEFAULT_SCHEDULERS, FRONTIER_BUDGETS, FRONTIER_TRADEOFFS
     from bdfl.report.tables import tabulate_comparison
     from bdfl.scheduling.registry import split_choices
 
@@ -262,6 +262,7 @@ def compare(
             num_seeds=seeds,
             reference=reference,
             frontier_tradeoffs=FRONTIER_TRADEOFFS if frontier else (),
+            frontier_budgets=FRONTIER_BUDGETS if frontier else (),
             with_bound=bound,
             workers=workers,
             on_progress=on_progress,
@@ -364,7 +365,7 @@ def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None
 
 @schedulers_app.command("check")
 def check(
-    name: Annotated[str, typer.Argument(help="A scheduler that `bdfl schedulers` lists.")],
+    name: Annotated[str, typer.Argument(help="A scheduler that `bdfl schedulers` lists, with parameters if any.")],
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of rounds.")] = 200,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of those rounds.")] = 0,
     as_json: JsonOption = False,
@@ -373,12 +374,13 @@ def check(
 
     Exit code 1 if one of them is wrong.
 
-    Example:
+    Examples:
       bdfl schedulers check drc --rounds 1000
+      bdfl schedulers check channel-best:frequencies=best
     """
-    from bdfl.scheduling.registry import check_scheduler, get_scheduler
+    from bdfl.scheduling.registry import check_scheduler, find_scheduler
 
-    scheduler = get_scheduler(name)
+    scheduler = find_scheduler(name)
     with progress(f"checking {name}", "rounds") as on_progress:
         report = check_scheduler(scheduler, num_rounds=rounds, seed=seed, on_progress=on_progress)
     if as_json:

@@ -304,16 +304,17 @@ def reproduce(
         raise BadUsage("reproduce: --data given, which is for table4: figures 2 to 4 need no training")
     training = None
     if data is not None:
-        from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
         from bdfl.reproduce import TrainingSettings
+        from bdfl.reproduce.results import TRAINED_SCHEDULERS
         from bdfl.scheduling.registry import split_choices
 
         training = TrainingSettings(
             data=data,
             num_seeds=_TRAINED_SEEDS if seeds is None else seeds,
-            schedulers=(*DEFAULT_SCHEDULERS, _NEWEST) if schedulers is None else tuple(split_choices(schedulers)),
+            schedulers=(*TRAINED_SCHEDULERS, _NEWEST) if schedulers is None else tuple(split_choices(schedulers)),
             only=only,
             recipe=None if recipe == "none" else recipe or "table4",
+            beside="literal" if recipe is None and schedulers is None else None,
             overrides=tuple(overrides),
             workers=workers,
             on_ray=engine is Engine.RAY,

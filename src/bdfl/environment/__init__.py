@@ -2,6 +2,7 @@
 
 from bdfl.environment.draws import (
     Purpose as Purpose,
+    draw_availability as draw_availability,
     draw_fading as draw_fading,
     draw_values as draw_values,
     stream as stream,
@@ -13,4 +14,5 @@ from bdfl.environment.rounds import (
     draw_federation as draw_federation,
     draw_rounds as draw_rounds,
     draw_samples as draw_samples,
+    owed_participation as owed_participation,
 )

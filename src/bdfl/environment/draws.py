@@ -1,4 +1,4 @@
-"""Random draws of a run: its streams, channel gains, and the mining race.
+"""Random draws of a run: its streams, channel gains, presence of clients, and the mining race.
 
 A stream is named by (seed, purpose, round, client) and independent of the order of use. Element i of the first vector
 drawn from it belongs to client i, and stays the same when clients are added.
@@ -6,13 +6,17 @@ drawn from it belongs to client i, and stays the same when clients are added.
 A trace of recorded gains is a CSV or Parquet file. Long layout: columns `round`, `client`, `gain`, one row per value.
 Wide layout: a column `round` and one column per client, named by its number. Rounds count from 1, clients from 0.
 Additional rounds, clients and columns are ignored. A trace of energies is the same with `joules` for `gain`.
+
+A trace of availability is a CSV or Parquet file with columns `client`, `from`, `to`: a client is there from one round
+to another, both included, in as many rows as it takes; to `inf` means to the end.
 """
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from io import TextIOWrapper
+from itertools import repeat
 from pathlib import Path
 from typing import TypeAlias, assert_never
 
@@ -22,7 +26,7 @@ from numpy.typing import NDArray
 from bdfl.errors import Unexpected, one_line, require
 from bdfl.scenario import Choice, Fading, FadingKind, Lognormal, MiningMode, Normal, PerClientValue, Scenario, Uniform
 from bdfl.storage import open_parquet, open_regular
-from bdfl.types import PerClient
+from bdfl.types import PerClient, PerClientMask
 
 
 class Purpose(IntEnum):
@@ -58,9 +62,11 @@ class Purpose(IntEnum):
     NOISE = 28  # gradient noise of a client's private training in a round
     SWEEP = 29  # settings of a random sweep; its "round" is the number of the draw, its "client" the key
     AUGMENTATION = 30  # random changes of a client's training images in a round
+    LEAVING = 31  # chance that a client leaves
+    RETURNING = 32  # chance that a client returns
+    AVAILABILITY = 33  # whether a client leaves or returns in a round
     BATTERY_CHARGE = 34
     BATTERY_CAPACITY = 35
-    BATTERY_PEAK = 36
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int | None = None) -> np.random.Generator:
@@ -125,14 +131,14 @@ def draw_shadowing(rng: np.random.Generator, shadowing_db: float, num_clients: i
 
 
 _MAX_CELLS = 2**25
-_LEAST_BYTES = 2**26  # always allowed for a CSV file; more only in proportion to its gains
-_BYTES_PER_GAIN = 64
+_LEAST_BYTES = 2**26  # always allowed for a CSV file; more only in proportion to the run's rounds times clients
+_BYTES_PER_CELL = 64
 
 Column: TypeAlias = NDArray[np.float64]
 
 
 class BadTrace(Unexpected):
-    """A trace of recorded gains that cannot be used."""
+    """A recorded trace that cannot be used."""
 
     kind = "radio.trace "
 
@@ -143,49 +149,44 @@ class BadEnergyTrace(BadTrace):
     kind = "energy.trace "
 
 
+class BadAvailability(BadTrace):
+    """A trace of availability that cannot be used."""
+
+    kind = "availability.trace "
+
+
 def read_gain_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.float64]:
     """Recorded power gains (dimensionless), (rounds, clients). Raises `BadTrace`."""
-    return _read_trace(path, num_rounds, num_clients, "gain")
+    return _read_trace(path, num_rounds, num_clients, "gain", BadTrace)
 
 
 def read_energy_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.float64]:
     """Recorded energies (J), (rounds, clients). Raises `BadEnergyTrace`."""
-    try:
-        return _read_trace(path, num_rounds, num_clients, "joules")
-    except BadTrace as error:
-        raise BadEnergyTrace(*error.args) from None
+    return _read_trace(path, num_rounds, num_clients, "joules", BadEnergyTrace)
 
 
-def _read_trace(path: Path, num_rounds: int, num_clients: int, name: str) -> NDArray[np.float64]:
-    if not path.is_file():
-        raise BadTrace(str(path), "no such file", "a CSV or Parquet file")
-    columns = (
-        _read_parquet(path)
-        if path.suffix.lower() in {".parquet", ".pq"}
-        else _read_csv(path, _LEAST_BYTES + _BYTES_PER_GAIN * num_rounds * num_clients)
-    )
+def _read_trace(path: Path, num_rounds: int, num_clients: int, name: str, bad: type[BadTrace]) -> Column:
+    columns = _read_columns(path, num_rounds * num_clients, bad)
     wide = {int(name): name for name in columns if name.isascii() and name.isdigit() and int(name) < num_clients}
     is_long = name in columns and "client" in columns
     if "round" not in columns or not (is_long or wide):
         found = f"columns {', '.join(columns) or 'none'}"
-        raise BadTrace(str(path), found, f"round, client, {name}, or round and one column per client: 0, 1, ...")
+        raise bad(str(path), found, f"round, client, {name}, or round and one column per client: 0, 1, ...")
     if is_long:
         row, client, value = columns["round"], columns["client"], columns[name]
     else:
         row = np.tile(columns["round"], len(wide))
         client = np.repeat(np.array(list(wide), dtype=np.float64), len(columns["round"]))
         value = np.concatenate([columns[column] for column in wide.values()])
-    return _arrange(path, row, client, value, num_rounds, num_clients, name)
+    return _arrange(path, row, client, value, (num_rounds, num_clients), name, bad)
 
 
 def _arrange(
-    path: Path, row: Column, client: Column, value: Column, num_rounds: int, num_clients: int, kind: str
+    path: Path, row: Column, client: Column, value: Column, shape: tuple[int, int], kind: str, bad: type[BadTrace]
 ) -> Column:
     """Arrange the values in a (rounds, clients) array; each must occur once, finite and not negative."""
-    for name, numbers, first in (("round", row, 1), ("client", client, 0)):
-        wrong = ~((numbers >= first) & (numbers == np.floor(numbers)))  # True for NaN
-        if wrong.any():
-            raise BadTrace(str(path), f"{name} {numbers[np.argmax(wrong)]:g}", f"whole numbers from {first}")
+    _validate_whole(path, {"round": (row, 1), "client": (client, 0)}, bad)
+    num_rounds, num_clients = shape
     wanted = (row <= num_rounds) & (client < num_clients)
     round_index, client_index = row[wanted].astype(np.int64) - 1, client[wanted].astype(np.int64)
     count = np.zeros((num_rounds, num_clients), dtype=np.int64)
@@ -194,18 +195,55 @@ def _arrange(
         where, who = np.unravel_index(np.argmax(count != 1), count.shape)
         found = f"no {kind}" if count[where, who] == 0 else f"{count[where, who]} {kind.removesuffix('s')}s"
         expected = f"one for each of {num_rounds} rounds and {num_clients} clients"
-        raise BadTrace(str(path), f"{found} for round {where + 1}, client {who}", expected)
+        raise bad(str(path), f"{found} for round {where + 1}, client {who}", expected)
     values = np.empty((num_rounds, num_clients))
     values[round_index, client_index] = value[wanted]
     wrong = ~(np.isfinite(values) & (values >= 0))
     if wrong.any():
         where, who = np.unravel_index(np.argmax(wrong), wrong.shape)
         found = f"{kind} {values[where, who]:g} for round {where + 1}, client {who}"
-        raise BadTrace(str(path), found, "a finite number of at least 0")
+        raise bad(str(path), found, "a finite number of at least 0")
     return values
 
 
-def _read_csv(path: Path, max_bytes: int) -> Mapping[str, Column]:
+def read_availability(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.bool_]:
+    """Return True where a client is there, (rounds, clients): never, without a row. Raises `BadAvailability`."""
+    columns = _read_columns(path, num_rounds * num_clients, BadAvailability)
+    if not {"client", "from", "to"} <= columns.keys():
+        raise BadAvailability(str(path), f"columns {', '.join(columns) or 'none'}", "client, from, to")
+    client, first, last = columns["client"], columns["from"], columns["to"]
+    _validate_whole(path, {"client": (client, 0), "from": (first, 1), "to": (last, 1)}, BadAvailability)
+    if (last < first).any():
+        row = int(np.argmax(last < first))
+        found = f"client {client[row]:g} from {first[row]:g} to {last[row]:g}"
+        raise BadAvailability(str(path), found, "a last round not before the first")
+    wanted = (client < num_clients) & (first <= num_rounds)
+    num_begun = np.zeros((num_rounds + 1, num_clients), dtype=np.int64)  # stays begun less those ended before
+    who = client[wanted].astype(np.int64)
+    np.add.at(num_begun, (first[wanted].astype(np.int64) - 1, who), 1)
+    np.add.at(num_begun, (np.minimum(last[wanted], num_rounds).astype(np.int64), who), -1)
+    present: NDArray[np.bool_] = np.cumsum(num_begun, axis=0)[:num_rounds] > 0
+    return present
+
+
+def _validate_whole(path: Path, columns: Mapping[str, tuple[Column, int]], bad: type[BadTrace]) -> None:
+    """Raise unless all numbers of each column are whole, from its first on."""
+    for name, (numbers, first) in columns.items():
+        wrong = ~((numbers >= first) & (numbers == np.floor(numbers)))  # True for NaN
+        if wrong.any():
+            raise bad(str(path), f"{name} {numbers[np.argmax(wrong)]:g}", f"whole numbers from {first}")
+
+
+def _read_columns(path: Path, num_cells: int, bad: type[BadTrace]) -> Mapping[str, Column]:
+    """Read the columns by name; the allowed size of a CSV file grows with the cells of the run."""
+    if not path.is_file():
+        raise bad(str(path), "no such file", "a CSV or Parquet file")
+    if path.suffix.lower() in {".parquet", ".pq"}:
+        return _read_parquet(path, bad)
+    return _read_csv(path, _LEAST_BYTES + _BYTES_PER_CELL * num_cells, bad)
+
+
+def _read_csv(path: Path, max_bytes: int, bad: type[BadTrace]) -> Mapping[str, Column]:
     """Read the columns by name; the first line names them."""
     try:
         with TextIOWrapper(open_regular(path, max_bytes), encoding="utf-8-sig", newline="") as file:
@@ -214,13 +252,13 @@ def _read_csv(path: Path, max_bytes: int) -> Mapping[str, Column]:
             table = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2) if lines else np.empty((0, len(names)))
     except (OSError, ValueError, csv.Error) as error:
         reason = one_line(str(error).split(";")[0]).rstrip(".")
-        raise BadTrace(str(path), reason, "a line of column names, then numbers between commas") from None
+        raise bad(str(path), reason, "a line of column names, then numbers between commas") from None
     if table.shape[1] != len(names):
-        raise BadTrace(str(path), f"{table.shape[1]} values in a row", f"one for each of {len(names)} columns")
+        raise bad(str(path), f"{table.shape[1]} values in a row", f"one for each of {len(names)} columns")
     return dict(zip(names, table.T, strict=True))
 
 
-def _read_parquet(path: Path) -> Mapping[str, Column]:
+def _read_parquet(path: Path, bad: type[BadTrace]) -> Mapping[str, Column]:
     """Read the columns by name; needs pyarrow."""
     require("a trace in Parquet", "pyarrow.parquet")
     try:
@@ -229,7 +267,35 @@ def _read_parquet(path: Path) -> Mapping[str, Column]:
         return {name: np.asarray(table[name].to_numpy(), dtype=np.float64) for name in table.column_names}
     except (OSError, ValueError, TypeError) as error:  # pyarrow's own errors derive from these
         reason = one_line(error)
-        raise BadTrace(str(path), reason, "a Parquet file with columns of numbers") from None
+        raise bad(str(path), reason, "a Parquet file with columns of numbers") from None
+
+
+# Presence of the clients, which come and go.
+
+
+def draw_availability(scenario: Scenario) -> Iterator[PerClientMask]:
+    """Yield who is there in rounds 1, 2, ..., (clients,) each, independent of all else.
+
+    Each client is a two-state Markov chain in its long-run share, or follows the trace. A bad trace raises
+    `BadAvailability` in this call.
+    """
+    settings, num_clients, seed = scenario.availability, scenario.clients.count, scenario.seed
+    if settings.trace is not None:
+        return iter(read_availability(Path(settings.trace), scenario.rounds, num_clients))
+    if not settings.is_on:
+        return repeat(np.ones(num_clients, dtype=np.bool_), scenario.rounds)
+    leave = draw_values(stream(seed, Purpose.LEAVING), settings.leave_probability, num_clients)
+    back = draw_values(stream(seed, Purpose.RETURNING), settings.return_probability, num_clients)
+    return _walk_availability(leave, back, seed, scenario.rounds)
+
+
+def _walk_availability(leave: PerClient, back: PerClient, seed: int, num_rounds: int) -> Iterator[PerClientMask]:
+    share = np.divide(back, leave + back, out=np.ones_like(back), where=leave > 0)
+    stays = share  # chance to be there: in round 1 the long-run share, then by the round before
+    for round in range(1, num_rounds + 1):
+        is_there = stream(seed, Purpose.AVAILABILITY, round).random(len(leave)) < stays
+        yield is_there
+        stays = np.where(is_there, 1.0 - leave, back)
 
 
 # The mining race: time and winner of a block, drawn at random instead of planned.

@@ -148,9 +148,9 @@ class TooManyLinks(BdflError):
 class Topology:
     """The graph of one round with its components and connectivity."""
 
-    links: Links
+    links: Links  # also of clients that are away
     reachable: PerClientMask  # in the component with the most clients (of equals, the one with the lowest client)
-    is_connected: bool  # C1: every client reaches every other
+    is_connected: bool  # C1: every client that is there reaches every other
     connectivity: float  # lambda_2 of the Laplacian; 0 if not connected; NaN if connected, but too large or one node
 
 
@@ -183,22 +183,30 @@ def _link_peers(position_m: Points, range_m: float) -> Links:
     return tree.query_pairs(range_m, output_type="ndarray")
 
 
-def find_topology(links: Links, num_clients: int, num_access_points: int) -> Topology:
+def find_topology(
+    links: Links, num_clients: int, num_access_points: int, available: PerClientMask | None = None
+) -> Topology:
     """Return the graph's components and connectivity as seen by its clients.
 
     Access points outside the component of the clients are ignored: an idle access point far away does not break C1.
+    So are clients that are not `available`, with their links: they forward nothing.
     """
     num_nodes = num_clients + num_access_points
-    ones = np.ones(len(links), dtype=np.int8)
-    graph = coo_array((ones, (links[:, 0], links[:, 1])), shape=(num_nodes, num_nodes))
+    is_there = np.ones(num_nodes, dtype=np.bool_)
+    if available is not None:
+        is_there[:num_clients] = available
+    ends = links[is_there[links].all(axis=1)]
+    ones = np.ones(len(ends), dtype=np.int8)
+    graph = coo_array((ones, (ends[:, 0], ends[:, 1])), shape=(num_nodes, num_nodes))
     _, component = connected_components(graph, directed=False)
-    clients_in = np.bincount(component[:num_clients])
+    clients_in = np.bincount(component[:num_clients], is_there[:num_clients])
     largest = int(component[np.argmax(clients_in[component[:num_clients]])])  # the first client in a largest one
-    reachable = component[:num_clients] == largest
-    is_connected = bool(reachable.all())
+    alive = (component == largest) & is_there
+    reachable = alive[:num_clients]
+    is_connected = bool(np.array_equal(reachable, is_there[:num_clients]))
     connectivity = 0.0
     if is_connected:
-        connectivity = _connectivity(links, num_clients, component == largest)
+        connectivity = _connectivity(links, num_clients, alive)
     return Topology(links, reachable, is_connected, connectivity)
 
 
@@ -206,7 +214,7 @@ def _connectivity(links: Links, num_clients: int, alive: NDArray[np.bool_]) -> f
     """Second-smallest Laplacian eigenvalue of the nodes in `alive`, or NaN above the limit."""
     number = np.cumsum(alive) - 1
     links = number[links[alive[links].all(axis=1)]]
-    num_nodes = int(np.count_nonzero(alive))
+    num_nodes, num_clients = int(np.count_nonzero(alive)), int(np.count_nonzero(alive[:num_clients]))
     if num_nodes <= SPECTRAL_LIMIT:
         return algebraic_connectivity(laplacian(links, num_nodes))
     has_peers = bool((links < num_clients).all(axis=1).any())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bdfl.compute import training_cycles
 from bdfl.environment.draws import (
     Purpose,
+    draw_availability,
     draw_fading,
     draw_shadowing,
     draw_values,
@@ -68,7 +69,8 @@ class RoundState:
     round: int  # from 1
     gain: PerClient  # h_i(t)
     energy_budget_j: PerClient  # E_i^max(t); under `horizon = "run"` what the battery receives
-    reachable: PerClientMask  # may be scheduled: in the component with the most clients
+    available: PerClientMask  # there; the others are away
+    reachable: PerClientMask  # may be scheduled: available, and in the component with the most clients
     connectivity: float  # lambda_2, see Topology
     is_connected: bool  # C1
     position_m: Points  # (clients, 2)
@@ -118,15 +120,26 @@ def draw_samples(scenario: Scenario) -> PerClient:
 def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundState]:
     """Draw the states of rounds 1 to T in order: the same for every scheduler.
 
-    Gains are drawn or read from `radio.trace`, energies taken from `energy.budget_j` or `energy.trace`. A bad trace
-    raises `BadTrace` in this call, not in a later round.
+    Gains, energies and presence are drawn or read from traces. A bad trace raises `BadTrace` in this call, not in a
+    later round.
     """
     trace = energy_j = None
     if scenario.radio.trace is not None:
         trace = read_gain_trace(Path(scenario.radio.trace), scenario.rounds, federation.num_clients)
     if scenario.energy.trace is not None:
         energy_j = read_energy_trace(Path(scenario.energy.trace), scenario.rounds, federation.num_clients)
-    return _draw_rounds(scenario, federation, trace, energy_j)
+    return _draw_rounds(scenario, federation, trace, energy_j, draw_availability(scenario))
+
+
+def owed_participation(scenario: Scenario, rate: PerClient, num_rounds: int) -> PerClient:
+    """Share of the first rounds in which each client should take part, (clients,).
+
+    A client owes its `rate` of the rounds in which it is there.
+    """
+    if not scenario.availability.is_on:
+        return rate
+    num_present = sum(islice(draw_availability(scenario), num_rounds), np.zeros(len(rate)))
+    return rate * (num_present / num_rounds)
 
 
 class DrawnRounds(Sequence[RoundState]):
@@ -161,12 +174,13 @@ def _draw_rounds(
     federation: Federation,
     trace: NDArray[np.float64] | None,
     energy_j: NDArray[np.float64] | None,
+    availability: Iterator[PerClientMask],
 ) -> Iterator[RoundState]:
     budget_j = _draw_budget(scenario, federation.num_clients, 0)
     network: _Network | None = None
     places = move_clients(scenario.geometry, federation.start_m, scenario.seed, scenario.rounds)
-    for round, position_m in enumerate(places, start=1):
-        network = _find_network(scenario, federation, position_m, network)
+    for round, (position_m, available) in enumerate(zip(places, availability, strict=True), start=1):
+        network = _find_network(scenario, federation, position_m, available, network)
         attachment, topology = network.attachment, network.topology
         if isinstance(scenario.energy.budget_j, Drawn) and scenario.energy.budget_j.each_round:
             budget_j = _draw_budget(scenario, federation.num_clients, round)
@@ -176,6 +190,7 @@ def _draw_rounds(
             round=round,
             gain=_freeze(_draw_gain(scenario, attachment, round) if trace is None else trace[round - 1]),
             energy_budget_j=budget_j,
+            available=_freeze(available),
             reachable=_freeze(topology.reachable),
             connectivity=topology.connectivity,
             is_connected=topology.is_connected,
@@ -186,25 +201,30 @@ def _draw_rounds(
 
 @dataclass(frozen=True, eq=False)
 class _Network:
-    """Positions, attachments and links of one round."""
+    """Positions, presence, attachments and links of one round."""
 
     position_m: Points
+    available: PerClientMask
     attachment: Attachment
     topology: Topology
 
 
-def _find_network(scenario: Scenario, federation: Federation, position_m: Points, last: _Network | None) -> _Network:
-    """Return the network at these positions; parts unchanged since the `last` round are reused."""
-    if last is not None and position_m is last.position_m:
+def _find_network(
+    scenario: Scenario, federation: Federation, position_m: Points, available: PerClientMask, last: _Network | None
+) -> _Network:
+    """Return the network of the clients at these positions; parts unchanged since the `last` round are reused."""
+    is_same = last is not None and np.array_equal(available, last.available)
+    if last is not None and is_same and position_m is last.position_m:
         return last
     geometry, access_point_m = scenario.geometry, federation.access_point_m
     attachment = attach_clients(
         scenario.radio, position_m, access_point_m, federation.shadowing, geometry.access_range_m
     )
     links = link_nodes(geometry, position_m, attachment)
-    if last is not None and np.array_equal(links, last.topology.links):
-        return _Network(position_m, attachment, last.topology)
-    return _Network(position_m, attachment, find_topology(links, federation.num_clients, len(access_point_m)))
+    if last is not None and is_same and np.array_equal(links, last.topology.links):
+        return _Network(position_m, available, attachment, last.topology)
+    topology = find_topology(links, federation.num_clients, len(access_point_m), available)
+    return _Network(position_m, available, attachment, topology)
 
 
 def _draw_gain(scenario: Scenario, attachment: Attachment, round: int) -> PerClient:

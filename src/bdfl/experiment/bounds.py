@@ -1,4 +1,4 @@
-"""Bounds: the least delay of a scenario's long run and of one run's rounds, and Lemma 1 for a finished run."""
+"""Bounds: the least delay of a scenario's long run and of one run's rounds, and Lemmas 1 and 2 for a finished run."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bdfl.environment import owed_participation
 from bdfl.errors import BdflError
 from bdfl.experiment.simulation import Draws, charge_batteries, draw_run, first_battery, round_problems
 from bdfl.experiment.statistics import running_mean
@@ -14,32 +15,55 @@ from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.scenario import Horizon, LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
 from bdfl.scheduling.battery import battery_bound
-from bdfl.scheduling.bound import DualBound, dual_bound
+from bdfl.scheduling.bound import DualBound, FittedBound, dual_bound, fit_bound
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
-from bdfl.scheduling.queues import ConvergenceBound, convergence_bound
-from bdfl.scheduling.registry import BASELINES
+from bdfl.scheduling.queues import ConvergenceBound, aggregation_bound, convergence_bound
+from bdfl.scheduling.registry import WITHOUT_TRADEOFF
 from bdfl.types import PerClient
 
-# Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path.
-# There any multipliers give a bound, and better ones raise it only slightly (0.05 % on the paper's scenarios).
-_FINE_STEPS = (0.02, 0.005, 0.002)
-_QUICK_STEPS = (0.01,)
-_KEEP_POWER = frozenset({*BASELINES, "drc", "exact", "battery"})  # transmit with `power_w`
+_USUAL_PASSES = 10  # over the rounds, of a fit
+_ROUNDING = 1e-9  # of a number of participations
+_KEEP_POWER = frozenset({*WITHOUT_TRADEOFF, "drc", "exact"})  # transmit with `power_w`
+
+
+class PathBound(msgspec.Struct, frozen=True, kw_only=True):
+    """Least mean delay of any schedule of exactly these rounds that meets every participation rate, from both sides.
+
+    NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a run.
+    """
+
+    bound_s: float  # proven: no schedule is faster, choosing sets at random neither
+    attained_s: float  # mean delay of a random choice of sets in every round; NaN on batteries: unknown
+    whole_s: float  # proven, for whole participations: at least ceil(beta T)
+
+    @property
+    def gap(self) -> float:
+        """Relative distance within which the least mean delay is known."""
+        return self.attained_s / self.bound_s - 1.0
+
+    @property
+    def whole_percent(self) -> float:
+        """Cost of whole participations, in percent of the delay."""
+        return 100.0 * (self.whole_s / self.bound_s - 1.0)
 
 
 class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
-    """A lower bound on the long-run mean delay of any scheduler that meets every client's participation rate."""
+    """Lower bounds on the mean delay of any scheduler that meets every participation rate, in the long run and here."""
 
     scenario: str
     seed: int
     rounds: int  # of each of the two samples
     infeasible_rounds: int  # of the second sample
-    bound_s: float  # estimate, unbiased from below
+    bound_s: float  # of the long run: estimate, unbiased from below
     error_s: float  # its standard error
     confident_s: float  # the estimate minus twice its error
     multipliers_s: list[float]  # price of each client's participation
     participation_rate: list[float]
+    path: PathBound  # of the second sample
+
+
+NO_PATH = PathBound(bound_s=float("nan"), attained_s=float("nan"), whole_s=float("nan"))
 
 
 class NoBound(BdflError):
@@ -49,8 +73,9 @@ class NoBound(BdflError):
 def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None] | None = None) -> LongRunBound:
     """Estimate the bound and its sampling error: multipliers from one sample of rounds, the bound from another.
 
-    Both samples have as many rounds as the scenario. Infeasible rounds are left out. Raises `NoBound` if mining is
-    sampled: the bound is on planned delays. `on_progress` receives the number of rounds solved and of all.
+    Both samples have as many rounds as the scenario, the second is the scenario's own and is bounded by itself too.
+    Infeasible rounds are left out. Raises `NoBound` if mining is sampled: the bound is on planned delays. `on_progress`
+    receives the number of rounds solved and about how many there will be.
     """
     if not is_bounded(scenario):
         raise NoBound("mining.mode: sampled given, the bound is on planned delays: allowed is quantile")
@@ -58,11 +83,14 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
     draws = draw_run(scenario)
     other = draw_run(msgspec.structs.replace(scenario, seed=scenario.seed + 1))
     fitted = _bounding_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
-    steps = _scaled_steps(_FINE_STEPS, fitted)
     played = _bounding_problems(scenario, draws)
     if on_progress is not None:
-        solver = _counting(solver, len(steps) * len(fitted) + len(played), on_progress)
-    bound = _bound_problems(fitted, played, draws.participation_rate, solver, steps)
+        solver = _counting(solver, _USUAL_PASSES * (len(fitted) + len(played)), on_progress)
+    owed = owed_participation(scenario, draws.participation_rate, scenario.rounds)
+    if scenario.energy.horizon is Horizon.RUN:
+        bound = battery_bound(fitted, played, owed, solver=solver)
+    else:
+        bound = dual_bound(fit_bound(fitted, owed, solver=solver).multipliers, played, owed, solver=solver)
     scale = 1.0 / max(_share_feasible(bound), 1e-12)
     return LongRunBound(
         scenario=scenario.name,
@@ -73,7 +101,8 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
         error_s=bound.error_s * scale,
         confident_s=(bound.mean_s - 2.0 * bound.error_s) * scale,
         multipliers_s=bound.multipliers.tolist(),
-        participation_rate=draws.participation_rate.tolist(),
+        participation_rate=owed.tolist(),
+        path=bound_path(scenario, draws, solver),
     )
 
 
@@ -87,18 +116,25 @@ def bounding_solver(schedulers: Iterable[str]) -> Scheduler:
     return exact if _KEEP_POWER.issuperset(schedulers) else exact_power
 
 
-def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> float:
-    """Lower bound on the mean delay (s) of any schedule of exactly these rounds that meets every participation rate.
-
-    It has no sampling error. NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a
-    run.
-    """
+def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> PathBound:
+    """Enclose the least mean delay (s) of any schedule of exactly these rounds that meets every participation rate."""
     problems = _bounding_problems(scenario, draws)
-    fitted = problems[::2] if scenario.energy.horizon is Horizon.ROUND else problems
-    steps = _scaled_steps(_QUICK_STEPS, fitted)
-    bound = _bound_problems(fitted, problems, draws.participation_rate, solver, steps)
-    share = _share_feasible(bound)
-    return bound.mean_s / share if share > 0 else float("nan")
+    owed = owed_participation(scenario, draws.participation_rate, len(problems))
+    fit = (
+        fit_bound(problems, owed, solver=solver)
+        if scenario.energy.horizon is Horizon.ROUND
+        else battery_bound(problems, problems, owed, solver=solver)
+    )
+    share = _share_feasible(fit)
+    if share == 0.0:
+        return NO_PATH
+    num_rounds = len(fit.values_s)
+    whole = np.ceil(fit.rate * num_rounds - _ROUNDING) / num_rounds
+    return PathBound(
+        bound_s=fit.mean_s / share,
+        attained_s=fit.attained_s / share if isinstance(fit, FittedBound) else float("nan"),
+        whole_s=fit.for_participation(whole) / share,
+    )
 
 
 def _bounding_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
@@ -112,37 +148,18 @@ def _bounding_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
     return problems
 
 
-def _bound_problems(
-    fitted: Sequence[RoundProblem],
-    played: Sequence[RoundProblem],
-    rate: PerClient,
-    solver: Scheduler,
-    steps: Sequence[float],
-) -> DualBound:
-    if played[0].battery is not None:
-        return battery_bound(fitted, played, rate, solver=solver)
-    return dual_bound(fitted, played, rate, solver=solver, steps=steps)
-
-
 def _counting(solver: Scheduler, total: int, on_progress: Callable[[int, int], None]) -> Scheduler:
-    """Wrap the solver to report after every round the number solved, of `total`."""
+    """Wrap the solver to report after every round the number solved, of about `total`."""
     done = 0
 
     def solve(problem: RoundProblem) -> Decision:
         nonlocal done
         decision = solver(problem)
         done += 1
-        on_progress(done, total)
+        on_progress(done, max(done, total))
         return decision
 
     return solve
-
-
-def _scaled_steps(relative: Sequence[float], problems: Sequence[RoundProblem]) -> list[float]:
-    """Step sizes (s), scaled by the least delay of the first feasible one of `problems`."""
-    decisions = (exact(replace(problem, tradeoff=1.0)) for problem in problems)
-    least_s = next((decision.bound for decision in decisions if decision.is_feasible), 1.0)
-    return [step * least_s for step in relative]
 
 
 def _share_feasible(bound: DualBound) -> float:
@@ -187,39 +204,41 @@ class LemmaConstants:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConvergenceEstimate:
-    """Lemma 1's bound after T = 1, 2, ... rounds, at the target and at the achieved rates, and the measured values."""
+    """Bounds of Lemmas 1 and 2 after T = 1, 2, ... rounds, and the measured values."""
 
     constants: LemmaConstants
-    owed: Sequence[ConvergenceBound]  # one for each T, clients participating at their rates beta_i
+    owed: Sequence[ConvergenceBound]  # Lemma 1, one for each T, clients participating at their rates beta_i
     achieved: Sequence[ConvergenceBound]  # the same at the participation of the whole run
+    weighted: Sequence[ConvergenceBound]  # Lemma 2, at the clients' mean weights in the aggregates of the whole run
     squared_gradient: PerRound  # |grad F|^2 at the model before each round, NaN if not measured
     measured: PerRound  # mean of those measured up to and including each round
-    unmet: Sequence[str]  # assumptions of Lemma 1 that this run does not meet
+    unmet: Sequence[str]  # assumptions of the lemmas that this run does not meet
 
-    @property
-    def is_telling(self) -> bool:
-        """True if the final bound, at the achieved rates, is below the trivial bound."""
-        return self.achieved[-1].total < self.constants.known_anyway
+    def is_telling(self, bounds: Sequence[ConvergenceBound]) -> bool:
+        """Return whether the last of these bounds is below the trivial one."""
+        return bounds[-1].total < self.constants.known_anyway
 
-    @property
-    def looseness(self) -> float:
-        """Ratio of the final bound to the measured mean, at the achieved rates."""
+    def looseness(self, bounds: Sequence[ConvergenceBound]) -> float:
+        """Ratio of the last of these bounds to the measured mean."""
         measured = float(self.measured[-1])
-        return self.achieved[-1].total / measured if measured > 0 else float("inf")
+        return bounds[-1].total / measured if measured > 0 else float("inf")
 
 
 def estimate_convergence(
     run: RunRecord, learning: LearningRecord, scenario: Scenario
 ) -> ConvergenceEstimate | CannotSay:
-    """Evaluate Lemma 1 with constants from the run, or return the reason why they are unknown."""
+    """Evaluate Lemmas 1 and 2 with constants from the run, or return the reason why they are unknown."""
     constants = estimate_constants(learning, scenario)
     if isinstance(constants, CannotSay):
         return constants
     squared_gradient, rounds = np.square(learning.gradient_norm), range(1, run.num_rounds + 1)
+    weight = mean_weights(run, learning.samples)
+    weight[learning.samples > 0] *= count_steps(scenario, learning.samples) / constants.most_steps
     return ConvergenceEstimate(
         constants=constants,
         owed=[_bound(constants, number, run.participation_rate, learning.samples) for number in rounds],
         achieved=[_bound(constants, number, run.participation, learning.samples) for number in rounds],
+        weighted=[_weighted_bound(constants, number, weight, learning.samples) for number in rounds],
         squared_gradient=squared_gradient,
         measured=running_mean(squared_gradient),
         unmet=list_unmet(constants, run, learning, scenario),
@@ -285,18 +304,22 @@ def list_unmet(
     elif (stretch := mean_stretch(run, learning.samples)) > 1.0 + _SAME_RATE:
         found.append(
             "The mean of a round is over the data of those who trained (3); the proof divides by all data (38)."
-            f" The steps of this run are {stretch:.1f} times longer, in the mean."
+            f" The steps of this run are {stretch:.1f} times longer, in the mean. Lemma 2 has (3)."
         )
     if constants.most_steps > constants.fewest_steps:
         found.append(
             f"Clients make {constants.fewest_steps} to {constants.most_steps} local steps; the proof has one number for"
-            " all. Each term is taken at the worse of the two."
+            " all. Each term is taken at the worse of the two; Lemma 2 weighs every client by its steps."
         )
     difference = float(np.max(np.abs(run.participation - run.participation_rate)))
     if difference > _SAME_RATE:
         found.append(
             f"Clients took part up to {100 * difference:.0f} points more or less often than beta, where the proof has"
-            " exactly beta; so the bound is given at both."
+            " exactly beta; so the bound is given at both, and Lemma 2 at the weights of the run."
+        )
+    if run.scheduler != "random" and not (run.delivered == run.delivered[0]).all():
+        found.append(
+            f"{run.scheduler} chooses by what happened before. In Lemma 2 expected weights do not depend on that."
         )
     if num_diverged := learning.count_outcomes(Outcome.DIVERGED):
         found.append(f"{num_diverged} local trainings diverged: no G bounds their gradients.")
@@ -308,6 +331,26 @@ def mean_stretch(run: RunRecord, samples: PerClient) -> float:
     delivered = run.delivered @ samples
     ratio = np.sum(samples) / delivered[delivered > 0]
     return float(np.mean(ratio)) if ratio.size else 1.0
+
+
+def mean_weights(run: RunRecord, samples: PerClient) -> PerClient:
+    """Mean weight of each client in a round's aggregate (3), (clients,); a round without updates gives nobody any."""
+    data = run.delivered * samples
+    total = np.sum(data, axis=1, keepdims=True)
+    return np.asarray(np.mean(data / np.where(total > 0, total, 1.0), axis=0))
+
+
+def _weighted_bound(constants: LemmaConstants, rounds: int, weight: PerClient, samples: PerClient) -> ConvergenceBound:
+    return aggregation_bound(
+        initial_gap=constants.initial_gap,
+        learning_rate=constants.learning_rate,
+        smoothness=constants.smoothness,
+        gradient_norm=constants.gradient_norm,
+        local_updates=constants.most_steps,
+        rounds=rounds,
+        weight=weight,
+        samples=samples,
+    )
 
 
 def _bound(constants: LemmaConstants, rounds: int, rate: PerClient, samples: PerClient) -> ConvergenceBound:

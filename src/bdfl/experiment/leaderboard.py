@@ -4,16 +4,24 @@ from collections.abc import Iterable, Sequence
 from math import inf, isnan
 
 import msgspec
+import numpy as np
 
 from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
+from bdfl.experiment.comparison import Saving, find_savings
 from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, prepare_groups
 from bdfl.experiment.simulation import Draws, draw_run, play
-from bdfl.experiment.statistics import Interval, jain_index, mean_interval, mean_round_energy
+from bdfl.experiment.statistics import Interval, jain_index, mean_client_energy, mean_interval
 from bdfl.experiment.training_run import run_group
 from bdfl.records import RunRecord, RunSummary, summarise_run
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scenario.schema_learning import HUB_PREFIX
-from bdfl.scheduling.registry import choose_scheduler, scheduler_names, validate_choices
+from bdfl.scheduling.registry import (
+    BASELINES,
+    choose_scheduler,
+    scheduler_names,
+    validate_choices,
+    with_best_frequencies,
+)
 
 SERVED = 0.05  # mean shortfall of the worst served client up to which a scheduler is ranked
 
@@ -27,7 +35,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: Interval  # mean over the rounds that took place
     bound_s: Interval | None  # None: not computed; proven: no schedule serving all clients has a lower mean
     above_bound_percent: Interval | None
-    energy_j: Interval  # of all clients in a round
+    reduction_percent: Interval | None  # of the mean delay, against the best ranked baseline; None without one
+    allocating_percent: Interval | None  # part of it: that baseline at its best frequencies; None if not known
+    choosing_percent: Interval | None  # the other part: other clients, also at the best frequencies for them
+    energy_j: Interval  # of a client in a round
+    energy_use: Interval  # share of the budgets spent
     selected: Interval  # clients that train in a round
     shortfall: Interval  # of each seed's worst served client, below its participation rate
     jain: Interval  # of the clients' participation
@@ -44,6 +56,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     seeds: list[int]
     is_learned: bool
+    best_baseline: str | None  # fastest ranked baseline at its initial frequencies, or of all if none is
     standings: list[Standing]
 
 
@@ -77,10 +90,13 @@ def play_leaderboard(
 ) -> list[Leaderboard]:
     """Return a board for every scenario: its seed and the `num_seeds - 1` after it, all schedulers on the same draws.
 
-    `choices` are by default all installed schedulers, including third-party ones. With `learn` the runs train if the
-    scenario's data are local (anything but the hub). `workers` changes the run time only, never the result.
+    `choices` are by default all installed schedulers, including third-party ones, and the baselines once more at their
+    best frequencies. With `learn` the runs train if the scenario's data are local (anything but the hub). `workers`
+    changes the run time only, never the result.
     """
-    names = scheduler_names() if choices is None else list(choices)
+    installed = scheduler_names()
+    twins = [with_best_frequencies(name) for name in installed if name in BASELINES]
+    names = [*installed, *twins] if choices is None else list(choices)
     validate_choices(names)
     validate_choices([scenario.name for scenario in scenarios], "scenarios")
     entered = [(scenario, [choose_scheduler(scenario, name) for name in names]) for scenario in scenarios]
@@ -96,9 +112,16 @@ def play_leaderboard(
     boards: list[Leaderboard] = []
     for place, (scenario, entrants) in enumerate(entered):
         scores = played[place * num_seeds : (place + 1) * num_seeds]
+        columns = {name: [of_seed[column] for of_seed in scores] for column, name in enumerate(names)}
+        delays = {name: np.array([one.summary.mean_delay_s for one in columns[name]]) for name in names}
+        best, savings = find_savings(
+            dict(zip(names, entrants, strict=True)),
+            delays,
+            [name for name in names if _shortfall(columns[name]).mean <= SERVED],
+        )
         standings = [
-            _stand(name, entrant.scheduler.tradeoff, [of_seed[column] for of_seed in scores])
-            for column, (name, entrant) in enumerate(zip(names, entrants, strict=True))
+            _stand(name, entrant.scheduler.tradeoff, columns[name], savings[name])
+            for name, entrant in zip(names, entrants, strict=True)
         ]
         boards.append(
             Leaderboard(
@@ -108,6 +131,7 @@ def play_leaderboard(
                 rounds=scenario.rounds,
                 seeds=list_seeds(scenario, num_seeds),
                 is_learned=learn and is_at_hand(scenario),
+                best_baseline=best,
                 standings=rank(standings),
             )
         )
@@ -134,7 +158,11 @@ def rank(standings: Iterable[Standing]) -> list[Standing]:
     return ranked + [msgspec.structs.replace(one, rank=None) for one in ordered if one not in serving]
 
 
-def _stand(choice: str, tradeoff: float, scores: Sequence[_Score]) -> Standing:
+def _shortfall(scores: Sequence[_Score]) -> Interval:
+    return mean_interval([score.summary.worst_shortfall for score in scores])
+
+
+def _stand(choice: str, tradeoff: float, scores: Sequence[_Score], saving: Saving) -> Standing:
     def over_seeds(values: Iterable[float]) -> Interval | None:
         known = list(values)
         return None if all(map(isnan, known)) else mean_interval(known)
@@ -147,9 +175,13 @@ def _stand(choice: str, tradeoff: float, scores: Sequence[_Score]) -> Standing:
         delay_s=mean_interval([summary.mean_delay_s for summary in summaries]),
         bound_s=over_seeds(score.bound_s for score in scores),
         above_bound_percent=over_seeds(100.0 * (score.summary.mean_delay_s / score.bound_s - 1.0) for score in scores),
+        reduction_percent=saving.reduction,
+        allocating_percent=saving.allocating,
+        choosing_percent=saving.choosing,
         energy_j=mean_interval([score.energy_j for score in scores]),
+        energy_use=mean_interval([summary.mean_energy_use for summary in summaries]),
         selected=mean_interval([summary.mean_selected for summary in summaries]),
-        shortfall=mean_interval([summary.worst_shortfall for summary in summaries]),
+        shortfall=_shortfall(scores),
         jain=mean_interval([score.jain for score in scores]),
         accuracy_percent=over_seeds(100.0 * score.accuracy for score in scores),
         infeasible_rounds=sum(summary.infeasible_rounds for summary in summaries),
@@ -173,12 +205,13 @@ def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Seq
     """Score each scheduler against the bound that holds for it: one that may choose its power has a lower bound."""
     solvers = [bounding_solver([scenario.scheduler.name]) for scenario, _ in task.group]
     scenario = task.group[0][0]
-    bounds = {solver: bound_path(scenario, draws, solver) for solver in dict.fromkeys(solvers) if task.with_bound}
+    used = dict.fromkeys(solvers if task.with_bound else ())
+    bounds = {solver: bound_path(scenario, draws, solver).bound_s for solver in used}
     return [
         _Score(
             summarise_run(run),
             bounds.get(solver, float("nan")),
-            mean_round_energy(run),
+            mean_client_energy(run),
             jain_index(run.participation),
             accuracy,
         )

@@ -103,8 +103,9 @@ def own_functions(scenario: Scenario) -> frozenset[str]:
 
 
 def drawn_conditions(draws: Draws, round: int, client: int) -> Conditions | None:
-    """Conditions of a client in a round; None after the last one drawn."""
-    return conditions_of(draws.states[round - 1], client) if round <= len(draws.states) else None
+    """Conditions of a client in a round; None if it is away, or after the last round drawn."""
+    state = draws.states[round - 1] if round <= len(draws.states) else None
+    return None if state is None or not state.available[client] else conditions_of(state, client)
 
 
 @contextmanager

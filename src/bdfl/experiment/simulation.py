@@ -8,13 +8,22 @@ import msgspec
 import numpy as np
 
 from bdfl.compute import mining_energy, mining_work
-from bdfl.environment import DrawnRounds, Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
+from bdfl.environment import (
+    DrawnRounds,
+    Federation,
+    Purpose,
+    RoundState,
+    draw_federation,
+    draw_rounds,
+    owed_participation,
+    stream,
+)
 from bdfl.environment.draws import draw_finding, draw_values
 from bdfl.errors import InvalidProblem
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, AggregateCollector, AggregateRecord, RoundRecord, RunRecord, collect_run
 from bdfl.records.run import RunHead, facts_of
-from bdfl.scenario import Horizon, MiningMode, PerClientValue, Scenario, scenario_digest
+from bdfl.scenario import Horizon, MiningMode, PerClientValue, Scenario, Sharing, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Battery, Decision, RoundProblem, Scheduler, Status, make_problem
@@ -108,8 +117,7 @@ def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Itera
     first: RoundProblem | None = None
     for state in draws.states:
         first = _first_problem(scenario, draws, state) if first is None else first
-        drawn = replace(_problem_of(first, state), rounds_left=scenario.rounds - state.round + 1)
-        problem = replace(charge_batteries(drawn, battery), queue=queue, memory=memory)
+        problem = replace(charge_batteries(_problem_of(first, state), battery), queue=queue, memory=memory)
         planned = PlannedRound(scenario, problem, state, scheduler(problem))
         yield planned
         if planned.next_queue is None:
@@ -132,7 +140,6 @@ def first_battery(scenario: Scenario) -> Battery | None:
     return Battery(
         charge_j=np.minimum(draw(Purpose.BATTERY_CHARGE, energy.charge_j), capacity_j),
         capacity_j=capacity_j,
-        peak_j=draw(Purpose.BATTERY_PEAK, energy.peak_j),
         income_j=np.zeros(num_clients),
     )
 
@@ -142,12 +149,13 @@ def charge_batteries(problem: RoundProblem, battery: Battery | None) -> RoundPro
     if battery is None:
         return problem
     charged = battery.receive(problem.energy_budget_j)
-    return replace(problem, battery=charged, energy_budget_j=charged.limit_j)
+    return replace(problem, battery=charged, energy_budget_j=charged.charge_j)
 
 
 def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecord]) -> RunRecord:
     """Return the record of a run, or of its first rounds."""
-    return collect_run(rounds, _head_of(scenario, draws), draws.participation_rate)
+    owed = owed_participation(scenario, draws.participation_rate, len(rounds))
+    return collect_run(rounds, _head_of(scenario, draws), owed)
 
 
 def _head_of(scenario: Scenario, draws: Draws) -> RunHead:
@@ -168,9 +176,18 @@ def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
 
 
 def _problem_of(first: RoundProblem, state: RoundState) -> RoundProblem:
-    """Derive the problem of a round from that of the first one."""
+    """Derive the problem of a round from the template of all.
+
+    A client that is away owes no participation: its queue stands still.
+    """
     return replace(
-        first, round=state.round, gain=state.gain, energy_budget_j=state.energy_budget_j, reachable=state.reachable
+        first,
+        round=state.round,
+        gain=state.gain,
+        energy_budget_j=state.energy_budget_j,
+        reachable=state.reachable,
+        participation_rate=np.where(state.available, first.participation_rate, 0.0),
+        access_point=None if first.access_point is None else state.access_point,
     )
 
 
@@ -198,8 +215,10 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
         reachable=first.reachable,
         participation_rate=draws.participation_rate,
         samples=federation.samples,
+        access_point=first.access_point if scenario.radio.sharing is Sharing.EQUAL else None,
         energy_price=np.full(federation.num_clients, scenario.energy.price) if scenario.energy.price > 0 else None,
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
+        rounds=scenario.rounds,
         seed=scenario.seed,
     )
 
@@ -300,7 +319,7 @@ def simulate_aggregate(
     """
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
     draws = stream_run(scenario)
-    book = AggregateCollector(draws.participation_rate)
+    book = AggregateCollector(owed_participation(scenario, draws.participation_rate, scenario.rounds))
     for planned in play_rounds(scenario, scheduler, draws):
         record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
         book.add(record)

@@ -69,9 +69,9 @@ def jain_index(values: PerClient) -> float:
     return float(np.sum(values)) ** 2 / (len(values) * squares) if squares > 0 else 1.0
 
 
-def mean_round_energy(record: RunRecord) -> float:
-    """Energy of all clients in a round that takes place (J), mean over these rounds; NaN if there are none."""
-    spent_j = np.sum(record.energy_j[record.took_place], axis=1)
+def mean_client_energy(record: RunRecord) -> float:
+    """Energy of a client in a round that takes place (J), mean over clients and rounds; NaN if there are none."""
+    spent_j = record.energy_j[record.took_place]
     return float(np.mean(spent_j)) if spent_j.size else float("nan")
 
 

@@ -30,7 +30,7 @@ from bdfl.radio import uplink_rate
 from bdfl.records import RoundRecord, RunRecord
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.scenario.files import find_scenario
-from bdfl.scheduling.baselines import decide_initial, initial_cpu
+from bdfl.scheduling.baselines import decide_for, initial_cpu
 from bdfl.scheduling.drc import decide_at, exchange_time, settle_iterate, start_round
 from bdfl.scheduling.exact import best_frequencies, earliest_exchange
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
@@ -103,7 +103,7 @@ def _decide_frequencies(problem: RoundProblem, wanted: PerClientMask, action: ND
     if start.reason is not None:
         asked, start = problem, start_round(problem)
     selected = project_set(wanted, exchange_time(asked, start, initial_cpu(asked, start)), problem.min_clients)
-    return decide_initial(asked, start, np.flatnonzero(selected), None)
+    return decide_for(asked, start, np.flatnonzero(selected), None, "initial")
 
 
 # Observation of a round: four numbers between 0 and 1 for every client.

@@ -46,9 +46,10 @@ from bdfl.ledger.costs import (
 )
 from bdfl.ledger.errors import BadSchedule, InvalidGenesis
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
-from bdfl.scenario import Horizon, Scenario, scenario_digest
+from bdfl.scenario import Horizon, Scenario, Sharing, scenario_digest
 from bdfl.scenario.schema_learning import ServerOptimizer, is_function
 from bdfl.scenario.validation import refuse_value
+from bdfl.scheduling.registry import takes_parameter
 from bdfl.server_optimizer import write_rule
 from bdfl.types import PerClient
 
@@ -232,6 +233,10 @@ def limits_of(federation: Federation, rate: float, client: int) -> Limits:
 def physics_of(scenario: Scenario) -> Physics:
     """The scenario's constants of the cost model, in the chain's units."""
     mining, protocol = scenario.mining, scenario.protocol
+    if scenario.radio.sharing is not Sharing.DEDICATED:
+        raise refuse_value(
+            "radio.sharing", scenario.radio.sharing, "dedicated on a chain, whose costs share no spectrum"
+        )
     work_cycles = mining_work(mining.difficulty, mining.miss_probability)
     overhead_s = protocol.downlink_s + protocol.verification_s + protocol.voting_s
     return Physics(
@@ -246,7 +251,10 @@ def physics_of(scenario: Scenario) -> Physics:
 
 def _scheduler_of(scenario: Scenario) -> SchedulerName:
     choice = scenario.scheduler
-    parameters = tuple((key, msgspec.json.encode(value).decode()) for key, value in sorted(choice.parameters.items()))
+    given = dict(choice.parameters)
+    if takes_parameter(choice.name, "rounds"):  # the length of the run, which is nowhere else in a genesis
+        given.setdefault("rounds", scenario.rounds)
+    parameters = tuple((key, msgspec.json.encode(value).decode()) for key, value in sorted(given.items()))
     return SchedulerName(choice.name, __version__, parameters, count_units(scenario.seed, ONE, "seed"))
 
 

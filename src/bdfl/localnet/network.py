@@ -1,12 +1,13 @@
 """A network of real processes on one machine, in a folder with keys, genesis and a store for each member."""
 
 import os
+import random
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -42,6 +43,7 @@ from bdfl.storage import OWN_FOLDER, replace_file, write_record
 
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20
+_PORTS = range(20_000, 32_000)
 
 # Maps a node's number and the access points' addresses to the addresses at which it reaches them.
 Route: TypeAlias = Callable[[int, Sequence[str]], Sequence[str]]
@@ -233,12 +235,18 @@ def run_network(
 
 
 def find_ports(count: int) -> list[str]:
-    """Return addresses on this machine whose ports were free a moment ago."""
-    with ExitStack() as resources:
-        sockets = [resources.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [f"{LOOPBACK}:{one.getsockname()[1]}" for one in sockets]
+    """Return addresses on this machine whose ports were free a moment ago.
+
+    Ports are below those that a system gives to outgoing connections, which could take one before a node listens.
+    """
+    found: list[str] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as one, suppress(OSError):
+            one.bind((LOOPBACK, port))
+            found.append(f"{LOOPBACK}:{port}")
+        if len(found) == count:
+            return found
+    raise BadNetwork(f"{len(found)} free ports from {_PORTS[0]} to {_PORTS[-1]}, {count} needed")
 
 
 def wait_until_over(folder: Path, timeout_s: float) -> bool:

@@ -9,7 +9,7 @@ their own precommits forbids that, and nobody precommits in the last quarter of 
 shows its prevotes late, to one node at a time, keeps the others' locks apart for ever.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
@@ -38,7 +38,7 @@ from bdfl.scenario.schema_learning import QuorumRule
 MAX_CERTIFIED = 2048  # late votes are added to a certificate up to this size, which always fits into a block
 MAX_RIVALS = 8  # conflicting votes of one member, kind and attempt that are counted
 LEADERLESS_ATTEMPTS = 2  # a split of prevotes may end these early; later ones have a leader and last their full time
-ABSENCE_HEIGHTS = 16  # heights for which no attempt waits for the prevote of a member that missed one
+ABSENCE_HEIGHTS = 16  # heights for which no attempt waits for the prevote of a member that missed one or was late
 MAX_VOTES_AHEAD = 16  # attempts ahead; of a member's votes beyond that only the latest is kept
 
 
@@ -55,6 +55,8 @@ def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
         note_offence(draft, TwoVotes(draft.chain.place, draft.votes[rivals[0]], signed))
     if len(rivals) >= MAX_RIVALS or not _is_near(draft, signed):
         return
+    if (vote.attempt, vote.kind) == (draft.attempt, Kind.PREVOTE) and _is_over(draft, 1):
+        _expect_no_more(draft, {vote.voter} - _prevoters(draft))
     draft.votes[key] = signed
     want_voted(draft, sender, vote, is_first=not rivals)
 
@@ -152,11 +154,15 @@ def end_attempt(draft: Draft) -> None:
     if _is_without_quorum(draft):
         draft.attempt_end_ns = None
         return
-    voters = _prevoters(draft)
-    if len(voters) >= draft.chain.quorum:
-        until = draft.height + ABSENCE_HEIGHTS
-        draft.absent_until = {**draft.absent_until, **dict.fromkeys(draft.chain.active - voters, until)}
+    _expect_no_more(draft, draft.chain.active - _prevoters(draft))
     enter_attempt(draft, draft.attempt + 1)
+
+
+def _expect_no_more(draft: Draft, members: Collection[int]) -> None:
+    """Wait for the prevotes of these members no more for some heights, if a quorum prevoted without them."""
+    if members and len(_prevoters(draft)) >= draft.chain.quorum:
+        until = draft.height + ABSENCE_HEIGHTS
+        draft.absent_until = {**draft.absent_until, **dict.fromkeys(members, until)}
 
 
 def _prevoters(draft: Draft) -> set[int]:
@@ -166,13 +172,14 @@ def _prevoters(draft: Draft) -> set[int]:
 def _is_hopeless(draft: Draft) -> bool:
     """Return whether the attempt cannot decide: prevotes are split so that no block can reach a quorum.
 
-    Members that recently missed a prevote are not expected. Only in the first attempts: where a lock and a Byzantine
-    member keep votes apart, only re-broadcasts help, which take time.
+    Members whose prevote recently was missing or came late are not expected. Only in the first attempts: where a lock
+    and a Byzantine member keep votes apart, only re-broadcasts help, which take time.
     """
     if draft.attempt > LEADERLESS_ATTEMPTS or draft.own_vote(Kind.PREVOTE) is None:
         return False
     absent = {member for member, until in draft.absent_until.items() if until >= draft.height}
     num_expected = len(draft.chain.active - absent | _prevoters(draft)) if absent else len(draft.chain.active)
+    num_expected = max(num_expected, draft.chain.quorum)
     return is_split(draft.votes, draft.attempt, num_expected, draft.chain.quorum)
 
 
@@ -280,14 +287,16 @@ def _precommit(draft: Draft) -> None:
     lock = draft.lock
     if lock is None or lock.attempt != draft.attempt or draft.own_vote(Kind.PRECOMMIT) is not None:
         return
-    if draft.attempt > LEADERLESS_ATTEMPTS and _is_ending(draft):
+    if draft.attempt > LEADERLESS_ATTEMPTS and _is_over(draft, 3):
         return
     if draft.is_member and _find_valid(draft, lock.block) is not None:
         _cast(draft, Kind.PRECOMMIT, lock.block)
 
 
-def _is_ending(draft: Draft) -> bool:
-    return draft.attempt_end_ns is not None and draft.now_ns >= draft.attempt_end_ns - _attempt_ns(draft) // 4
+def _is_over(draft: Draft, num_quarters: int) -> bool:
+    """Return whether so many quarters of the attempt are over."""
+    left_ns = (4 - num_quarters) * _attempt_ns(draft) // 4
+    return draft.attempt_end_ns is not None and draft.now_ns >= draft.attempt_end_ns - left_ns
 
 
 def _find_valid(draft: Draft, digest: bytes) -> Candidate | None:

@@ -6,17 +6,21 @@ it proceeds without the member. It also delays the late member's own block by fo
 could mine alone meanwhile: withholding statements wins no blocks. All of this is a voter's own judgement, not validity.
 """
 
+from collections.abc import Collection
+
 from bdfl.ledger.block import Block
 from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, modelled_costs
 from bdfl.ledger.costs import NANO
 from bdfl.protocol.events import Timer
+from bdfl.protocol.messages import Gossip
 from bdfl.protocol.state import Phase, Timing
 from bdfl.protocol.transition import Draft
 
 MAX_BACK_OFF_NS = 600 * NANO
 LATE_BLOCK_FACTOR = 4  # a member that sends its report at the best moment then gains at most 2 % of its share
 REFILL = 4  # rounds that refill a round's length of patience: one member makes rounds at most a quarter longer
+ASK_SHARE = 1024  # of the modelled exchange: so long after it a node asks the others for what it waits for
 _MAX_DOUBLINGS = 40  # enough for any deadline to reach the maximum
 
 
@@ -67,17 +71,34 @@ def hasten_resend(draft: Draft, delay_ns: int) -> None:
 
 
 def note_heard(draft: Draft, member: int) -> None:
-    """Record the time when all statements due from a member had arrived as announcements, not only in a block."""
+    """Record the time when all statements due from a member had arrived as announcements, not only in a block.
+
+    Late ones are passed on at once: who alone hears them could mine alone.
+    """
     if member in draft.heard_ns or not _has_said_all(draft, member):
         return
     draft.heard_ns[member] = draft.now_ns
+    if draft.phase is Phase.COLLECTING and member in draft.due and _lateness_ns(draft, draft.now_ns):
+        tell_of(draft, None, {member})
     _note_waiting(draft)
 
 
+def tell_of(draft: Draft, to: int | None, members: Collection[int]) -> None:
+    """Tell one member, or all, what these members announced."""
+    held = draft.held_updates
+    updates = tuple(held[member] for member in sorted(members) if member in held and member in draft.announced)
+    reports = tuple(draft.reports[member] for member in sorted(members) if member in draft.reports)
+    draft.send(to, Gossip(draft.attempt, updates=updates, reports=reports))
+
+
+def max_late(draft: Draft) -> int:
+    """Return how many missing members are late: as many as may lie. If more are missing, the network is slow."""
+    return max(1, (len(draft.chain.active) - 1) // 3)
+
+
 def _note_waiting(draft: Draft) -> None:
-    """Record the time since when at most max(1, f) members are missing."""
-    num_liars = max(1, (len(draft.chain.active) - 1) // 3)
-    if draft.waiting_since_ns is None and len(draft.due.difference(draft.heard_ns)) <= num_liars:
+    """Record the time since when only so few members are missing that these are late."""
+    if draft.waiting_since_ns is None and len(draft.due.difference(draft.heard_ns)) <= max_late(draft):
         draft.waiting_since_ns = draft.now_ns
 
 
@@ -94,6 +115,12 @@ def _start_of_lateness_ns(draft: Draft) -> int | None:
         return None
     exchanged_ns = draft.since_ns + exchange_ns(draft.chain, draft.context.timing, draft.cache)
     return max(draft.waiting_since_ns, exchanged_ns)
+
+
+def is_kept_waiting(draft: Draft) -> bool:
+    """Return whether collecting lasts longer than the modelled exchange because of a few members."""
+    start_ns = _start_of_lateness_ns(draft) if draft.phase is Phase.COLLECTING else None
+    return start_ns is not None and draft.now_ns > start_ns and not draft.due <= draft.heard_ns.keys()
 
 
 def _lateness_ns(draft: Draft, heard_ns: int) -> int:
@@ -117,8 +144,8 @@ def is_given_up(draft: Draft, member: int) -> bool:
 
 
 def is_punctual(draft: Draft, member: int) -> bool:
-    """Return whether a member used at most half of its patience, so that no block may omit its statements."""
-    late_ns = _lateness_ns(draft, draft.heard_ns.get(member, draft.now_ns)) if member in draft.due else 0
+    """Return whether a member that is due used at most half of its patience: no block may omit its statements."""
+    late_ns = _lateness_ns(draft, draft.heard_ns.get(member, draft.now_ns))
     return 2 * late_ns <= patience_ns(draft, member)
 
 
@@ -156,6 +183,8 @@ def set_review(draft: Draft) -> None:
     if draft.phase is Phase.COLLECTING and start_ns is not None and not draft.is_deadline_over:
         waited_for = [member for member in draft.due if member not in draft.heard_ns]
         times_ns += [start_ns + patience_ns(draft, member) for member in waited_for if member in draft.patience_ns]
+        if waited_for:
+            times_ns.append(start_ns + exchange_ns(draft.chain, draft.context.timing, draft.cache) // ASK_SHARE)
     ahead_ns = [time_ns for time_ns in times_ns if time_ns is not None and time_ns > draft.now_ns]
     if ahead_ns and min(ahead_ns) != draft.review_ns:
         draft.review_ns = min(ahead_ns)

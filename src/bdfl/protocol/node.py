@@ -7,7 +7,7 @@ Messages are untrusted until checked: an invalid one changes nothing and is repo
 from bdfl.ledger.block import Kind
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.consensus import end_attempt, progress, receive_late_vote, receive_vote
-from bdfl.protocol.deadlines import note_heard
+from bdfl.protocol.deadlines import is_kept_waiting, note_heard
 from bdfl.protocol.entries import receive_change, receive_evidence
 from bdfl.protocol.events import (
     BlobArrived,
@@ -36,6 +36,7 @@ from bdfl.protocol.sync import (
     resume,
     say_again,
     take_followed,
+    tell_lacking,
 )
 from bdfl.protocol.transition import Draft
 from bdfl.protocol.updates import (
@@ -144,6 +145,8 @@ def _handle(draft: Draft, event: Event) -> None:
             draft.leader_until_ns = draft.now_ns
         case TimerFired(timer=Timer.RESEND):
             say_again(draft)
+        case TimerFired(timer=Timer.REVIEW) if is_kept_waiting(draft):
+            say_again(draft)
         case TrainingFinished():
             finish_training(draft, event)
         case Measured():
@@ -228,6 +231,8 @@ def _receive_present(draft: Draft, message: Message) -> None:
                 receive_change(draft, sender, change)
             for evidence in gossip.evidence:
                 receive_evidence(draft, sender, evidence)
+            if gossip.wants_answer:
+                tell_lacking(draft, sender, gossip)
     ask_others(draft, sender, message.content)
     if draft.extent != extent:
         progress(draft)

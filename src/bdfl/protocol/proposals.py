@@ -17,13 +17,13 @@ from bdfl.ledger.rules import (
     validate_model,
     validate_proposal,
 )
-from bdfl.protocol.deadlines import is_given_up, is_head_start
+from bdfl.protocol.deadlines import is_given_up, is_head_start, max_late
 from bdfl.protocol.entries import choose_entries, drops_entries, note_offence
 from bdfl.protocol.events import KeptStatement, Mine, NonceFound, StopMining, Store
 from bdfl.protocol.messages import BlockWanted, Proposal
 from bdfl.protocol.state import Candidate, Mined, Phase, clock_offset_ms
 from bdfl.protocol.transition import Draft
-from bdfl.protocol.updates import is_complete, leaves_out, receive_update, want_blob
+from bdfl.protocol.updates import find_left_out, is_complete, receive_update, want_blob
 from bdfl.protocol.votes import find_quorums, tally_of
 
 MAX_ASKED_PER_MEMBER = 4  # times the members: blocks requested because of one message
@@ -266,9 +266,9 @@ def is_votable(draft: Draft, candidate: Candidate, *, is_led: bool = False) -> b
 
     A block without a scheduled member's update must wait until that member is given up; otherwise a miner that does not
     train would win every round. In the first attempt a block must have every statement that this node held while
-    collecting. Later, nodes that hold different statements must converge: a first-attempt block must have every
-    scheduled update, which all nodes see alike, and any later block will do. It must not have an update of a member
-    that equivocated, since not all nodes request both. A leader's block may be a head start here: nodes measure
+    collecting. Later, nodes that hold different statements must converge: each attempt may leave out f members more. A
+    first-attempt block must have every scheduled update, which all nodes see alike. It must not have an update of a
+    member that equivocated, since not all nodes request both. A leader's block may be a head start here: nodes measure
     lateness differently.
     """
     header, body = candidate.block.header, candidate.block.body
@@ -284,12 +284,12 @@ def is_votable(draft: Draft, candidate: Candidate, *, is_led: bool = False) -> b
     two_faced = draft.two_faced if draft.attempt > 1 else ()
     if not given.isdisjoint(two_faced):
         return False
-    is_whole = given.issuperset(draft.chain.schedule.selected)
+    if header.attempt == 1 < draft.attempt and not given.issuperset(draft.chain.schedule.selected):
+        return False
     if not all(is_given_up(draft, client) for client in draft.chain.scheduled.difference(given, two_faced)):
         return False
-    if draft.attempt > 1:
-        return is_whole or header.attempt > 1
-    return not leaves_out(draft, given, {signed.report.client for signed in body.reports})
+    left_out = find_left_out(draft, given, {signed.report.client for signed in body.reports}).difference(two_faced)
+    return len(left_out) <= max_late(draft) * (draft.attempt - 1)
 
 
 def _is_vouched_for(draft: Draft, digest: bytes) -> bool:

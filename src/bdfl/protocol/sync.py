@@ -16,7 +16,7 @@ from bdfl.ledger.rules import validate_proposal
 from bdfl.ledger.statements import validate_certificate
 from bdfl.ledger.store import last_pruned
 from bdfl.protocol.consensus import commit_on_trust, progress
-from bdfl.protocol.deadlines import hasten_resend, set_resend
+from bdfl.protocol.deadlines import hasten_resend, max_late, set_resend, tell_of
 from bdfl.protocol.messages import BlockWanted, Content, Decided, DecidedWanted, Gossip, Message, Proposal
 from bdfl.protocol.proposals import receive_block
 from bdfl.protocol.state import Decision, Followed, Phase
@@ -58,6 +58,15 @@ def say_again(draft: Draft) -> None:
     for block in sorted(draft.wanted_blocks):
         draft.send(_next_holder(draft, draft.number), BlockWanted(block))
     set_resend(draft, draft.context.timing.resend_ns << min(draft.num_resends, MAX_DOUBLINGS))
+
+
+def tell_lacking(draft: Draft, sender: int, said: Gossip) -> None:
+    """Tell a member that repeats all it holds what it lacks of a few members, which may keep back from it alone."""
+    updates = (draft.held_updates.keys() & draft.announced) - {signed.update.client for signed in said.updates}
+    reports = draft.reports.keys() - {signed.report.client for signed in said.reports}
+    lacking = (updates | reports) & draft.due
+    if 0 < len(lacking) <= max_late(draft):
+        tell_of(draft, sender, lacking)
 
 
 def note_news(draft: Draft) -> None:

@@ -177,13 +177,14 @@ def _note_report_in_time(draft: Draft, client: int) -> None:
     note_heard(draft, client)
 
 
-def leaves_out(draft: Draft, updates: Collection[int], reports: Collection[int]) -> bool:
-    """Return whether a block with these clients' statements omits one that this node held while collecting.
+def find_left_out(draft: Draft, updates: Collection[int], reports: Collection[int]) -> frozenset[int]:
+    """Members of which a block with these clients' statements omits one that this node held while collecting.
 
-    Those of a late member may be omitted: other nodes may have given it up before.
+    Those of a late member may be omitted: other nodes may have given it up before. So may those of a member that none
+    waits for: it could tell them to a few nodes only, whose votes would then be missing.
     """
     missed = draft.in_time_updates.difference(updates).union(set(draft.in_time_reports).difference(reports))
-    return any(is_punctual(draft, client) for client in missed)
+    return frozenset(client for client in missed & draft.due if is_punctual(draft, client))
 
 
 def is_complete(draft: Draft) -> bool:

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bdfl.experiment import Comparison, Interval
+from bdfl.experiment.comparison import FrontierPoint
 from bdfl.records import PerRound
 from bdfl.report.style import (
     BOUND,
@@ -122,11 +123,11 @@ def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
 
 
 def draw_comparison(comparison: Comparison) -> Picture:
-    """Draw cumulative delay, mean delay with its interval against the bound, and delay against shortfall over V."""
+    """Draw cumulative delay, mean delay with its interval against the bound, and delay against shortfall and energy."""
     results, bound = comparison.results, comparison.bound
     happened = any(result.delay_s.mean > 0 for result in results)  # else all means are NaN
-    with drawing(12.6, 3.7) as figure:
-        cumulative, means, frontier = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.0))
+    with drawing(9.6, 7.6) as figure:
+        (cumulative, means), (frontier, energies) = figure.subplots(2, 2)
         curves = [
             Curve(show_choice(result.scheduler), colour_of(result.scheduler, place), np.array(result.cumulative_s))
             for place, result in enumerate(results)
@@ -143,6 +144,7 @@ def draw_comparison(comparison: Comparison) -> Picture:
         if happened:
             _draw_means(means, comparison)
             _draw_frontier(frontier, comparison)
+            _draw_energies(energies, comparison)
     return Picture(
         figure,
         [
@@ -152,7 +154,10 @@ def draw_comparison(comparison: Comparison) -> Picture:
                 "cumulative",
             ),
             Sheet(
-                ("scheduler", "tradeoff", "mean_delay_s", "half_width_s", "shortfall", "infeasible_rounds"),
+                (
+                    "scheduler", "tradeoff", "mean_delay_s", "half_width_s", "shortfall", "infeasible_rounds",
+                    "mean_energy_j", "share_of_budget", "below_percent", "allocating_percent", "choosing_percent",
+                ),
                 [
                     (
                         result.scheduler,
@@ -161,22 +166,40 @@ def draw_comparison(comparison: Comparison) -> Picture:
                         result.delay_s.half_width,
                         result.shortfall.mean,
                         result.infeasible_rounds,
+                        result.energy_j.mean,
+                        result.energy_use.mean,
+                        *(
+                            "" if part is None else part.mean
+                            for part in (result.reduction_percent, result.allocating_percent, result.choosing_percent)
+                        ),
                     )
                     for result in results
                 ]
-                + ([] if bound is None else [("lower bound", "", bound.mean, bound.half_width, 0.0, "")]),
+                + ([] if bound is None else [("lower bound", "", bound.mean, bound.half_width, 0.0, *[""] * 6)]),
                 "means",
             ),
-            Sheet(
-                ("scheduler", "tradeoff", "mean_delay_s", "shortfall"),
-                [
-                    (point.scheduler, point.tradeoff, point.delay_s.mean, point.shortfall.mean)
-                    for point in comparison.frontier
-                ],
-                "frontier",
-            ),
+            _frontier_sheet(comparison.frontier, "frontier"),
+            _frontier_sheet(comparison.energy_frontier, "energy"),
         ],
+    )  # fmt: skip
+
+
+def _frontier_sheet(points: Sequence[FrontierPoint], part: str) -> Sheet:
+    header = (
+        "scheduler",
+        "tradeoff",
+        "budget_share",
+        "mean_delay_s",
+        "mean_energy_j",
+        "shortfall",
+        "infeasible_rounds",
     )
+    rows = [
+        (one.scheduler, one.tradeoff, one.budget_share, one.delay_s.mean, one.energy_j.mean, one.shortfall.mean,
+         one.infeasible_rounds)
+        for one in points
+    ]  # fmt: skip
+    return Sheet(header, rows, part)
 
 
 def _draw_lines(axes: Axes, curves: Sequence[Curve], *, dashed: str = "", highest: float = 0.0) -> None:
@@ -263,6 +286,7 @@ def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
                 marker="s",
                 markersize=5,
                 color=colour_of(result.scheduler, place),
+                markerfacecolor=_fill_of(result.scheduler, place),
                 label=show_choice(result.scheduler),
             )
     if bound is not None:
@@ -274,6 +298,40 @@ def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
     )
     axes.margins(x=0.1, y=0.12)
     axes.legend(loc="best", handlelength=1.6)
+
+
+def _draw_energies(axes: Axes, comparison: Comparison) -> None:
+    """Draw delay against energy: a square for each scheduler, and a line over the energy budgets through it."""
+    for place, result in enumerate(comparison.results):
+        colour, fill = colour_of(result.scheduler, place), _fill_of(result.scheduler, place)
+        points = [
+            point
+            for point in comparison.energy_frontier
+            if point.scheduler == result.scheduler and not point.infeasible_rounds
+        ]
+        energies_j, delays_s = [one.energy_j.mean for one in points], [one.delay_s.mean for one in points]
+        axes.plot(energies_j, delays_s, color=colour, marker="o", markersize=3.0, linewidth=1.2, markerfacecolor=fill)
+        axes.plot(
+            result.energy_j.mean, result.delay_s.mean, "s", markersize=5.5, color=colour, markerfacecolor=fill
+        )  # fmt: skip
+    axes.set(title="d  Delay against energy", xlabel="mean energy of a client in a round (J)", ylabel="mean delay (s)")
+    axes.margins(x=0.08, y=0.1)
+    key = [
+        ("s", SOFT_INK, "energy budgets of the scenario"),
+        ("s", "white", "the same, f=best"),
+    ]
+    if shares := [point.budget_share for point in comparison.energy_frontier]:
+        key.append(("o", SOFT_INK, f"{min(shares):g} to {max(shares):g} times these budgets"))
+    marks = [
+        Line2D([], [], marker=marker, color=SOFT_INK, markerfacecolor=fill, linestyle="-" if marker == "o" else "none")
+        for marker, fill, _ in key
+    ]
+    axes.legend(marks, [meaning for *_, meaning in key], loc="upper right", handlelength=1.6)
+
+
+def _fill_of(scheduler: str, place: int) -> str:
+    """Return the colour inside a marker: white for a baseline at its best frequencies."""
+    return "white" if "frequencies=best" in scheduler else colour_of(scheduler, place)
 
 
 _OWN_COLOUR = 2  # place in the cycle for whoever is no scheduler with a colour of its own

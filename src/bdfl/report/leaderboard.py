@@ -12,7 +12,7 @@ from bdfl.experiment import Interval
 from bdfl.experiment.leaderboard import SERVED, Leaderboard, Standing
 from bdfl.report.html import document, node, table_node
 from bdfl.report.style import BOUND, SOFT_INK, Cell, Picture, Sheet, colour_of, draw_interval, drawable, drawing
-from bdfl.report.tables import interval, markdown_table, new_table
+from bdfl.report.tables import interval, markdown_table, new_table, number
 from bdfl.scheduling.registry import show_choice
 
 if TYPE_CHECKING:
@@ -30,7 +30,11 @@ _READING = (
     f" more than {SERVED:g} on average, which makes a scheduler quick and is not what was asked for",
     "above bound: mean delay above what no schedule of these rounds that serves everybody can beat, proven;"
     " for one that chooses its transmit power the bound is lower",
-    "energy: of all clients in a round; Jain: fairness of the shares of rounds, 1 where all train equally often",
+    "below: mean delay below that of the fastest ranked baseline at its initial frequencies; allocating: what that"
+    " baseline saves at its best frequencies (`f=best`), for the same clients; choosing: the rest, what other clients"
+    " save, at the best frequencies for them",
+    "energy: of a client in a round, whether or not it trains, and as a share of its budget",
+    "Jain: fairness of the shares of rounds, 1 where all train equally often",
 )
 
 
@@ -48,7 +52,11 @@ class _Measure:
 _MEASURES = (
     _Measure("delay s", "delay of a round (s)", "delay_s", lambda one: one.delay_s, 4),
     _Measure("above bound %", "", "above_bound_percent", lambda one: one.above_bound_percent, 2),
-    _Measure("energy J", "energy of a round (J)", "energy_j", lambda one: one.energy_j, 3),
+    _Measure("below %", "", "reduction_percent", lambda one: one.reduction_percent, 2),
+    _Measure("allocating %", "", "allocating_percent", lambda one: one.allocating_percent, 2),
+    _Measure("choosing %", "", "choosing_percent", lambda one: one.choosing_percent, 2),
+    _Measure("energy J", "energy of a client (J)", "energy_j", lambda one: one.energy_j, 4),
+    _Measure("of budget", "", "energy_use", lambda one: one.energy_use, 3),
     _Measure("shortfall", "shortfall of the worst", "shortfall", lambda one: one.shortfall, 3),
     _Measure("Jain", "Jain's index", "jain", lambda one: one.jain, 3),
     _Measure("trained", "", "selected", lambda one: one.selected, 2),
@@ -57,8 +65,15 @@ _MEASURES = (
 
 
 def tabulate_board(board: Leaderboard) -> list[Table]:
-    """Tabulate the standings for a terminal of 80 columns: costs, then fairness."""
-    costs = new_table(_title(board), ("#", "scheduler", "delay s", "above bound %", "energy J"), text_columns=2)
+    """Tabulate the standings for a terminal of 80 columns: costs, savings, then fairness."""
+    costs = new_table(
+        _title(board), ("#", "scheduler", "delay s", "above bound %", "energy J", "of budget"), text_columns=2
+    )
+    savings = new_table(
+        "Mean delay below the best baseline's, and by what",
+        ("#", "scheduler", "below %", "allocating %", "choosing %"),
+        text_columns=2,
+    )
     fairness = new_table(
         "Fairness" + (" and accuracy" if board.is_learned else ""),
         ("#", "scheduler", "trained", "shortfall", "Jain", *(("accuracy %",) if board.is_learned else ())),
@@ -67,11 +82,13 @@ def tabulate_board(board: Leaderboard) -> list[Table]:
     for standing in board.standings:
         cells = {measure.head: interval(measure.find(standing), measure.digits) for measure in _MEASURES}
         name = [_rank_text(standing), show_choice(standing.scheduler)]
-        costs.add_row(*name, cells["delay s"], cells["above bound %"], cells["energy J"])
+        use = number(100.0 * standing.energy_use.mean, 1, " %")
+        costs.add_row(*name, cells["delay s"], cells["above bound %"], number(standing.energy_j.mean, 4), use)
+        savings.add_row(*name, cells["below %"], cells["allocating %"], cells["choosing %"])
         learned = [cells["accuracy %"]] if board.is_learned else []
         fairness.add_row(*name, cells["trained"], cells["shortfall"], cells["Jain"], *learned)
     fairness.caption = f"-: no rank, mean shortfall above {SERVED:g}: somebody is left out"
-    return [costs, fairness]
+    return [costs, savings, fairness]
 
 
 def draw_board(board: Leaderboard) -> Picture:

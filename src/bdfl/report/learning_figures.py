@@ -1,4 +1,4 @@
-"""Figures of learning: accuracy, loss, and the bound of Lemma 1."""
+"""Figures of learning: accuracy, loss, and the bounds of Lemmas 1 and 2."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -36,22 +36,21 @@ from bdfl.report.style import (
 )
 from bdfl.scenario import Scenario
 
-# Figure of Lemma 1: its bound beside the measured gradient norm.
+# Figure of Lemmas 1 and 2: their bounds beside the measured gradient norm.
 
 
 def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
-    """Draw Lemma 1's bound at the rates owed and achieved, with its 1/T term, beside the measured gradient norm."""
+    """Draw the bounds of Lemma 1, at the rates owed and achieved, and Lemma 2 beside the measured gradient norm."""
     constants, num_rounds = estimate.constants, len(estimate.measured)
     rounds = np.arange(1, num_rounds + 1)
-    owed = np.array([bound.total for bound in estimate.owed])
-    achieved = np.array([bound.total for bound in estimate.achieved])
-    way = np.array([bound.initial_loss for bound in estimate.achieved])
-    stays = estimate.achieved[-1].neighbourhood
+    kinds = {"owed": estimate.owed, "achieved": estimate.achieved, "weighted": estimate.weighted}
+    owed, achieved, weighted = (np.array([bound.total for bound in bounds]) for bounds in kinds.values())
+    way = np.array([bound.initial_loss for bound in estimate.weighted])
     marker = "." if num_rounds <= FEW_POINTS else ""
     with drawing(WIDTH, 3.6) as figure:
         axes = figure.subplots()
         axes.set_yscale("log")
-        curves = (owed, achieved, way, estimate.measured, estimate.squared_gradient, [constants.known_anyway])
+        curves = (owed, achieved, weighted, way, estimate.measured, estimate.squared_gradient, [constants.known_anyway])
         values = np.concatenate(curves)
         values = values[np.isfinite(values) & (values > 0)]
         if values.size:
@@ -62,13 +61,15 @@ def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
         axes.plot(rounds, estimate.measured, color=TRAINING, marker=marker)
         axes.plot(rounds, achieved, color=INFEASIBLE, marker=marker)
         axes.plot(rounds, owed, color=INFEASIBLE, linewidth=1.0, linestyle=DASHES)
+        axes.plot(rounds, weighted, color=UPLOAD, marker=marker)
         axes.plot(rounds, way, color=MINING, linewidth=1.0, marker=marker)
         axes.axhline(constants.known_anyway, color=BOUND, linewidth=1.0, linestyle=DASHES)
         ends = [
             (num_rounds, float(estimate.measured[-1]), "measured mean", TRAINING),
-            (num_rounds, float(achieved[-1]), "bound, achieved", INFEASIBLE),
-            (num_rounds, float(owed[-1]), "bound, beta", INFEASIBLE),
-            (num_rounds, float(way[-1]), "its 1/T term", MINING),
+            (num_rounds, float(achieved[-1]), "Lemma 1, achieved", INFEASIBLE),
+            (num_rounds, float(owed[-1]), "Lemma 1, beta", INFEASIBLE),
+            (num_rounds, float(weighted[-1]), "Lemma 2", UPLOAD),
+            (num_rounds, float(way[-1]), "1/T term", MINING),
             (num_rounds, constants.known_anyway, "G²", BOUND),
         ]
         label_ends(axes, [end for end in ends if end[1] > 0], gap=0.065)
@@ -78,21 +79,26 @@ def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
         "squared_gradient_norm": estimate.squared_gradient,
         "measured_mean": estimate.measured,
         **{
-            f"{rate}_{term}": [getattr(bound, term) for bound in bounds]
-            for rate, bounds in (("owed", estimate.owed), ("achieved", estimate.achieved))
+            f"{kind}_{term}": [getattr(bound, term) for bound in bounds]
+            for kind, bounds in kinds.items()
             for term in ("initial_loss", "mixed_drift", "local_drift", "absence", "total")
         },
     }
-    worth = "below G²" if estimate.is_telling else "above G², which no gradient exceeds anyway: it says nothing"
-    verdict = f"Here it ends {estimate.looseness:.3g} times above what was measured, and {worth}."
+    ends_at = "; ".join(
+        f"{name} ends {estimate.looseness(bounds):.3g} times above what was measured, "
+        + ("below G²" if estimate.is_telling(bounds) else "above G², which no gradient exceeds anyway")
+        for name, bounds in (("Lemma 1", estimate.achieved), ("Lemma 2", estimate.weighted))
+    )
     return Exhibit(
         "convergence",
-        "The bound and what happened",
-        "Lemma 1 bounds the mean squared gradient norm over the first T rounds (dots: of single rounds). Its first term"
-        f" falls as 1/T; the others stay, {stays:.3g} here, however long the run. {verdict}",
+        "The bounds and what happened",
+        "Two bounds on the mean squared gradient norm over the first T rounds (dots: of single rounds): Lemma 1, the"
+        " paper's, for means over all data, and Lemma 2 for means over the data of those who trained. One term falls as"
+        f" 1/T; the others stay, however long the run: {estimate.achieved[-1].neighbourhood:.3g} and"
+        f" {estimate.weighted[-1].neighbourhood:.3g}. Here {ends_at}.",
         f"Line chart on a logarithmic axis: after {num_rounds} rounds the measured mean is"
-        f" {float(estimate.measured[-1]):.3g}, the bound {float(achieved[-1]):.3g} at the achieved participation and"
-        f" {float(owed[-1]):.3g} at beta.",
+        f" {float(estimate.measured[-1]):.3g}, Lemma 1 {float(achieved[-1]):.3g} at the achieved participation and"
+        f" {float(owed[-1]):.3g} at beta, Lemma 2 {float(weighted[-1]):.3g}.",
         Picture(figure, [Sheet.of_columns(columns)]),
     )
 
@@ -104,7 +110,7 @@ _LOCAL = "#e69f00"
 
 
 def draw_exhibits(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> list[Exhibit]:
-    """Draw all figures of a training run, in the order of a report; Lemma 1 only if its constants are known."""
+    """Draw all figures of a training run, in the order of a report; the lemmas only if their constants are known."""
     exhibits = [
         show_learning_over_rounds(run, learning),
         show_learning_over_time(run, learning),

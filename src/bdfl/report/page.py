@@ -134,27 +134,27 @@ def scenario_table(scenario: Scenario) -> Element:
 
 
 def terms_table(found: ConvergenceEstimate) -> Element:
-    """Tabulate Lemma 1's bound after all rounds, term by term."""
-    last, owed = found.achieved[-1], found.owed[-1]
+    """Tabulate the bounds of Lemmas 1 and 2 after all rounds, term by term."""
+    last, owed, weighted = found.achieved[-1], found.owed[-1], found.weighted[-1]
     return table_node(
-        f"The bound after {count(len(found.measured), 'round')}, term by term",
-        ("term", "at achieved rates", "at beta", "what it is"),
+        f"The bounds after {count(len(found.measured), 'round')}, term by term",
+        ("term", "Lemma 1, at achieved rates", "Lemma 1, at beta", "Lemma 2", "what it is"),
         [
-            (name, f"{achieved:.3g}", f"{at_beta:.3g}", meaning)
-            for name, achieved, at_beta, meaning in (
-                ("initial loss", last.initial_loss, owed.initial_loss, "the way still to go; falls as 1/T"),
-                ("mixed drift", last.mixed_drift, owed.mixed_drift, "local drift times absence"),
-                ("local drift", last.local_drift, owed.local_drift, "local steps off the common path"),
-                ("absence", last.absence, owed.absence, "gradients that were not heard"),
-                ("sum", last.total, owed.total, "the bound"),
+            (name.replace("_", " "), *(f"{getattr(bound, name):.3g}" for bound in (last, owed, weighted)), meaning)
+            for name, meaning in (
+                ("initial_loss", "the way still to go; falls as 1/T"),
+                ("mixed_drift", "local drift times absence"),
+                ("local_drift", "local steps off the common path"),
+                ("absence", "gradients heard less than they count"),
+                ("total", "the bound"),
             )
         ],
-        words=(0, 3),
+        words=(0, 4),
     )
 
 
 def constants_table(constants: LemmaConstants) -> Element:
-    """Tabulate the constants of Lemma 1 and the source of each."""
+    """Tabulate the constants of the lemmas and the source of each."""
     steps = f"{constants.fewest_steps}"
     if constants.most_steps > constants.fewest_steps:
         steps += f" to {constants.most_steps}"
@@ -240,7 +240,7 @@ def render_report(
         _pair(figures["delay"], figures["energy"]),
         node("h2", "Fairness"),
         _pair(figures["backlog"], figures["stability"], figures["participation"], figures["schedule"]),
-        node("h2", "Lemma 1: convergence"),
+        node("h2", "Lemmas 1 and 2: convergence"),
         *_lemma(estimate_convergence(run, learning, scenario), figures.get("convergence")),
         node("h2", "Clients"),
         node("div.panel", clients_table(run, learning)),
@@ -334,11 +334,11 @@ def _pair(*members: Element) -> Element:
 def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> list[Element]:
     if isinstance(found, CannotSay) or figure is None:
         reason = found.reason if isinstance(found, CannotSay) else "its figure was not drawn"
-        return [node("p", f"The run does not say how it compares with the paper's Lemma 1: {reason}.")]
+        return [node("p", f"The run does not say how it compares with Lemmas 1 and 2: {reason}.")]
     unmet = []
     if found.unmet:
         sentences = node("ul.plain", *(node("li", sentence) for sentence in found.unmet))
-        unmet = [node("p", "What the lemma presumes and this run does not do:"), sentences]
+        unmet = [node("p", "What the lemmas presume and this run does not do:"), sentences]
     return [
         _pair(figure, node("div.panel", terms_table(found), constants_table(found.constants))),
         node(
@@ -346,7 +346,7 @@ def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> li
             node(
                 "p",
                 "L and G are the largest values that this run happened to see. The true constants are no smaller, so"
-                " this is an estimate of the bound and not a proof.",
+                " each bound is an estimate and not a proof.",
             ),
             *unmet,
         ),

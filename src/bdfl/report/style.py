@@ -32,6 +32,7 @@ COLOURS = {
     "drc": "#0072b2",
     "exact": "#d55e00",
     "exact-power": "#009e73",
+    "steady": "#332288",
     "fastest-k": "#8c6d31",
     "energy-greedy": "#66a61e",
     "age-of-update": "#7570b3",

@@ -75,6 +75,11 @@ def interval(value: Interval | None, digits: int = 2) -> str:
     return f"{value.mean:.{digits}f}{width}"
 
 
+def _percent(value: Interval | None, digits: int) -> str:
+    """Format the mean of percentages, as in `14.81 %`."""
+    return number(None if value is None else value.mean, digits, " %")
+
+
 def gap_text(gap: float | None) -> str:
     """Format a relative gap: `0` if it is below float64 precision, else in scientific notation."""
     if gap is None or np.isnan(gap):
@@ -88,47 +93,52 @@ def infeasible_text(count: int) -> Text:
 
 
 def tabulate_comparison(comparison: Comparison) -> list[Table]:
-    """Tabulate each scheduler's delays, then its fairness, energy and effort."""
-    num_seeds = len(comparison.seeds)
-    delays = new_table(
+    """Tabulate each scheduler's delay and energy, then what it saves and by what, then its fairness and effort."""
+    num_seeds, bound = len(comparison.seeds), comparison.bound
+    costs = new_table(
         f"{comparison.scenario}: {comparison.rounds} rounds, {num_seeds} seeds, mean ± 95 % interval",
-        ("scheduler", "total s", f"minus {show_choice(comparison.reference)}", "reduction", "round s", "above bound"),
+        ("scheduler", "total s", "round s", "above bound", "energy J", "of budget"),
+    )
+    savings = new_table(
+        "Mean delay below the best baseline's, and by what",
+        ("scheduler", f"s minus {show_choice(comparison.reference)}", "below", "allocating", "choosing"),
     )
     for result in comparison.results:
-        reduction = result.reduction_percent
-        delays.add_row(
-            show_choice(result.scheduler),
+        name = show_choice(result.scheduler)
+        costs.add_row(
+            name,
             interval(result.total_s),
-            _UNKNOWN if result.scheduler == comparison.reference else interval(result.difference_s),
-            _UNKNOWN
-            if reduction is None or result.scheduler == comparison.best_baseline
-            else f"{reduction.mean:.1f} %",
             number(result.delay_s.mean, 4),
-            _UNKNOWN if result.above_bound_percent is None else f"{result.above_bound_percent.mean:.2f} %",
+            _percent(result.above_bound_percent, 2),
+            number(result.energy_j.mean, 4),
+            number(100.0 * result.energy_use.mean, 1, " %"),
         )
-    if comparison.bound is not None:
-        bound = comparison.bound
-        delays.add_section()
-        delays.add_row(
-            "lower bound",
-            interval(Interval(bound.mean * comparison.rounds, bound.half_width * comparison.rounds)),
-            *(_UNKNOWN, _UNKNOWN, number(bound.mean, 4), _UNKNOWN),
+        savings.add_row(
+            name,
+            _UNKNOWN if result.scheduler == comparison.reference else interval(result.difference_s),
+            _UNKNOWN if result.scheduler == comparison.best_baseline else _percent(result.reduction_percent, 2),
+            _percent(result.allocating_percent, 2),
+            _percent(result.choosing_percent, 2),
         )
+    if bound is not None:
+        costs.add_section()
+        total = Interval(bound.mean * comparison.rounds, bound.half_width * comparison.rounds)
+        costs.add_row("lower bound", interval(total), number(bound.mean, 4), *[_UNKNOWN] * 3)
+    savings.caption = "allocating: the best baseline at its best frequencies; choosing: other clients at theirs"
     effort = [
         (
             show_choice(result.scheduler),
             f"{result.tradeoff:g}",
             number(result.shortfall.mean),
             number(result.worst_shortfall),
-            number(100.0 * result.energy_use.mean, 1, " %"),
             infeasible_text(result.infeasible_rounds),
             number(result.iterations.mean, 1 if result.iterations.mean < 10 else 0),
             gap_text(result.gap.mean),
         )
         for result in comparison.results
     ]
-    columns = ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap")
-    return [delays, new_table("Fairness, energy and effort", columns, effort)]
+    columns = ("scheduler", "V", "shortfall", "worst", "infeasible", "K", "gap")
+    return [costs, savings, new_table("Fairness and effort", columns, effort)]
 
 
 def tabulate_run(record: RunRecord) -> list[Table]:
@@ -314,6 +324,13 @@ def tabulate_bound(bound: LongRunBound) -> list[Table]:
         [(*numbers, str(bound.rounds), infeasible_text(bound.infeasible_rounds))],
         text_columns=0,
     )
+    path = bound.path
+    here = new_table(
+        "These very rounds: the least mean delay of any schedule that serves every client",
+        ("at least s", "attained at random s", "with whole participations s"),
+        [[number(value_s, 5) for value_s in (path.bound_s, path.attained_s, path.whole_s)]],
+        text_columns=0,
+    )
     pairs = list(zip(bound.participation_rate, bound.multipliers_s, strict=True))
     prices = new_table(
         "Price of participation",
@@ -324,7 +341,7 @@ def tabulate_bound(bound: LongRunBound) -> list[Table]:
         ),
         caption=count_more(len(pairs), _SHOWN_CLIENTS, "clients: --json"),
     )
-    return [table, prices]
+    return [table, here, prices]
 
 
 # Tables of an aggregate run of very many clients: its rounds, and the spread of its clients' totals.

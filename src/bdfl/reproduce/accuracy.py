@@ -42,7 +42,15 @@ from bdfl.reproduce.results import (
     load_shipped,
     write_page,
 )
-from bdfl.reproduce.training import TrainedRun, find_data, load_recipe, load_used, plan_campaign, run_campaign
+from bdfl.reproduce.training import (
+    PAPER_ALGORITHM,
+    TrainedRun,
+    find_data,
+    load_recipe,
+    load_used,
+    plan_campaign,
+    run_campaign,
+)
 from bdfl.reproduce.verdicts import (
     PAPER_LEVELS,
     DataSetRuns,
@@ -199,14 +207,16 @@ def _group_runs(runs: Sequence[TrainedRun], training: TrainingSettings) -> list[
         DataSetRuns(
             data_set,
             load_shipped(f"paper-{data_set}", Settings()),
-            load_used(data_set, source, training),
-            {
-                choice: [run for run in runs if (run.planned.data_set, run.planned.choice) == (data_set, choice)]
-                for choice in training.schedulers
-            },
+            load_used(data_set, source, training, training.recipe),
+            {choice: _runs_of(runs, data_set, choice, None) for choice in training.schedulers},
+            [] if training.beside is None else _runs_of(runs, data_set, PAPER_ALGORITHM, training.beside),
         )
         for data_set, source in sources.items()
     ]
+
+
+def _runs_of(runs: Sequence[TrainedRun], *wanted: str | None) -> list[TrainedRun]:
+    return [run for run in runs if (run.planned.data_set, run.planned.choice, run.planned.recipe) == wanted]
 
 
 # Notes: shortened or changed settings, and failures.
@@ -220,6 +230,9 @@ def _describe(found: DataSetRuns, levels: Sequence[float], reasons: Mapping[str,
         notes.append(f"{found.name}, {word}: {'; '.join(phrases)}; {describe_delay(found.used, found.shipped)}")
     changed = {key for key, _, _ in differing_keys(found.used, found.shipped, leave_out=())}
     notes += [f"{found.name}, {key}: {reason}" for key, reason in reasons.items() if key in changed]
+    for run in found.beside[:1]:
+        phrases = describe_changes(run.planned.scenario, found.shipped)
+        notes.append(f"{found.name}, {run.planned.name}: {'; '.join(phrases)}")
     sizes = describe_sizes(found.data_set, found.runs[0].summary.num_train, found.runs[0].summary.num_test)
     if sizes is not None:
         notes.append(f"{found.name}, {sizes}")
@@ -251,7 +264,7 @@ def _tabulate(found: Sequence[DataSetRuns], levels: dict[str, list[float]], num_
             "accuracy",
             f"Table IV: test accuracy (%), {seeds}",
             ["data", "scheduler", "rounds", "paper", "final", "final 95 % +-", "best", "best 95 % +-"],
-            [_accuracy_row(of_data, choice) for of_data in found for choice in of_data.by_choice],
+            [row for of_data in found for row in _accuracy_rows(of_data)],
         ),
         NumberTable(
             "trained-times",
@@ -291,12 +304,14 @@ def _difference_rows(found: DataSetRuns) -> list[list[Cell]]:
     ]  # fmt: skip
 
 
-def _accuracy_row(found: DataSetRuns, choice: str) -> list[Cell]:
-    runs = found.by_choice[choice]
-    final, best = mean_interval(final_percent(runs)), mean_interval(best_percent(runs))
-    paper = PAPER_ACCURACY_PERCENT[found.data_set].get(choice)
-    numbers = [paper, final.mean, _width(final), best.mean, _width(best)]
-    return [found.name, show_choice(choice), found.rounds_text, *numbers]
+def _accuracy_rows(found: DataSetRuns) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for runs in [*found.by_choice.values(), *([found.beside] if found.beside else [])]:
+        planned, final, best = runs[0].planned, mean_interval(final_percent(runs)), mean_interval(best_percent(runs))
+        paper = PAPER_ACCURACY_PERCENT[found.data_set].get(planned.choice)
+        numbers = [paper, final.mean, _width(final), best.mean, _width(best)]
+        rows.append([found.name, planned.name, found.rounds_text, *numbers])
+    return rows
 
 
 def _time_row(found: DataSetRuns, choice: str) -> list[Cell]:
@@ -351,7 +366,7 @@ def _seed_sheet(runs: Sequence[TrainedRun]) -> Sheet:
     """Return every run's own curve, at the evaluated rounds."""
     rows: list[list[SheetCell]] = []
     for run in runs:
-        who: list[SheetCell] = [run.planned.data_set, run.planned.choice, run.planned.scenario.seed]
+        who: list[SheetCell] = [run.planned.data_set, run.planned.name, run.planned.scenario.seed]
         rows.append([*who, 0, 0.0, run.initial_accuracy, or_nan(run.summary.initial_loss)])
         columns = (run.seconds, run.accuracy, run.summary.loss)
         for round, (time_s, accuracy, loss) in enumerate(zip(*columns, strict=True), start=1):
@@ -365,7 +380,7 @@ def _provenance(runs: Sequence[TrainedRun]) -> Sheet:
     rows: list[list[SheetCell]] = [
         [
             run.planned.data_set,
-            run.planned.choice,
+            run.planned.name,
             run.planned.scenario.seed,
             run.summary.same_as or run.planned.choice,
             len(run.summary.delay_s),

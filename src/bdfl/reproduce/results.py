@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from bdfl.errors import BdflError
-from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
+from bdfl.experiment.comparison import PAPER_SCHEDULERS
 from bdfl.experiment.parallel import Progress, map_runs
 from bdfl.learning.training import num_local_steps
 from bdfl.records import RunRecord
@@ -19,6 +19,8 @@ from bdfl.report.html import inline_svg, node, render_page, table_node
 from bdfl.report.style import Picture, Sheet, save_picture, save_sheet
 from bdfl.scenario import Scenario, describe_scenario, load_scenario
 from bdfl.scenario.files import find_scenario, shipped_scenarios
+
+TRAINED_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")
 
 # Numbers reported in the paper.
 
@@ -110,9 +112,10 @@ class TrainingSettings:
 
     data: Path  # with the folders cifar10 and svhn in it, or itself one of them
     num_seeds: int = 1
-    schedulers: tuple[str, ...] = DEFAULT_SCHEDULERS
+    schedulers: tuple[str, ...] = TRAINED_SCHEDULERS
     only: str | None = None  # one data set instead of all
     recipe: str | None = None  # name or file of the changes in training; none: the scenarios as they are
+    beside: str | None = None  # recipe by which the paper's algorithm is trained too, for a row of its own
     overrides: tuple[str, ...] = ()  # "key=value", after those of the recipe
     workers: int | None = None  # training processes of a run; none: by engine and cores
     on_ray: bool = False  # train on a Ray cluster, that at `address` or a local one

@@ -36,6 +36,7 @@ from bdfl.scenario.validation import MAX_TOML_SIZE, parse_toml, toml_value
 from bdfl.scheduling.registry import choose_scheduler, get_scheduler, show_choice, validate_choices
 from bdfl.storage import read_regular, replace_file
 
+PAPER_ALGORITHM = "drc"
 _NOT_OVERRIDDEN = {"scheduler.name": "--schedulers", "data.source": "--data"}  # and the option to use instead
 
 
@@ -92,11 +93,17 @@ class PlannedRun:
     choice: str  # of the scheduler, as requested
     scenario: Scenario
     folder: Path
+    recipe: str | None = None  # if another than the campaign's
+
+    @property
+    def name(self) -> str:
+        """Scheduler as displayed, with the recipe if it is another one."""
+        return show_choice(self.choice) + (f", {self.recipe} recipe" if self.recipe else "")
 
     @property
     def title(self) -> str:
         """Display name of the run."""
-        return f"{DATA_SET_NAMES[self.data_set]}, {show_choice(self.choice)}, seed {self.scenario.seed}"
+        return f"{DATA_SET_NAMES[self.data_set]}, {self.name}, seed {self.scenario.seed}"
 
     @property
     def summary_path(self) -> Path:
@@ -241,24 +248,29 @@ def plan_campaign(settings: TrainingSettings, folder: Path) -> list[PlannedRun]:
         key = override.partition("=")[0].strip()
         if key in _NOT_OVERRIDDEN:
             raise InvalidCampaign(f"--set: {key} given, it is chosen with {_NOT_OVERRIDDEN[key]}")
+    sources = find_data(settings.data, settings.only)
+    wanted: list[tuple[str, str | None]] = [(choice, None) for choice in settings.schedulers]
+    wanted += [] if settings.beside is None else [(PAPER_ALGORITHM, settings.beside)]
     bases = {
-        data_set: load_used(data_set, source, settings)
-        for data_set, source in find_data(settings.data, settings.only).items()
+        (data_set, recipe): load_used(data_set, source, settings, recipe or settings.recipe)
+        for data_set, source in sources.items()
+        for _, recipe in wanted
     }
     runs: list[PlannedRun] = []
     for offset in range(settings.num_seeds):
-        for data_set, base in bases.items():
-            for choice in settings.schedulers:
-                chosen = choose_scheduler(base, choice)
-                scenario = msgspec.structs.replace(chosen, seed=base.seed + offset)
-                name = re.sub(r"[^\w.]+", "-", f"{data_set}-{choice}-{scenario.seed}")
-                runs.append(PlannedRun(data_set, choice, scenario, folder / "runs" / name))
+        for data_set in sources:
+            for choice, recipe in wanted:
+                base = bases[data_set, recipe]
+                scenario = msgspec.structs.replace(choose_scheduler(base, choice), seed=base.seed + offset)
+                parts = (data_set, choice, recipe, scenario.seed)
+                name = re.sub(r"[^\w.]+", "-", "-".join(str(part) for part in parts if part is not None))
+                runs.append(PlannedRun(data_set, choice, scenario, folder / "runs" / name, recipe))
     return runs
 
 
-def load_used(data_set: str, source: Path, settings: TrainingSettings) -> Scenario:
-    """Load the shipped scenario of a data set with the folder of its data, the recipe and the overrides."""
-    changes = [] if settings.recipe is None else load_recipe(settings.recipe).overrides(data_set)
+def load_used(data_set: str, source: Path, settings: TrainingSettings, recipe: str | None) -> Scenario:
+    """Load the shipped scenario of a data set with the folder of its data, a recipe and the overrides."""
+    changes = [] if recipe is None else load_recipe(recipe).overrides(data_set)
     overrides = [*changes, *settings.overrides, f"data.source={toml_value(str(source.absolute()))}"]
     return load_scenario(find_scenario(f"paper-{data_set}"), overrides)
 

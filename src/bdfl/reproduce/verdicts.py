@@ -39,6 +39,7 @@ class DataSetRuns:
     shipped: Scenario
     used: Scenario  # before choosing schedulers and seeds
     by_choice: Mapping[str, Sequence[TrainedRun]]  # a scheduler's runs in the order of the seeds
+    beside: Sequence[TrainedRun] = ()  # the paper's algorithm trained by another recipe
 
     @property
     def name(self) -> str:

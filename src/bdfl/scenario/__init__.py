@@ -17,6 +17,7 @@ from bdfl.scenario.files import (
     scenario_digest as scenario_digest,
 )
 from bdfl.scenario.schema import (
+    Availability as Availability,
     Clients as Clients,
     Compute as Compute,
     Energy as Energy,
@@ -36,6 +37,7 @@ from bdfl.scenario.schema import (
     Radio as Radio,
     Scenario as Scenario,
     SchedulerChoice as SchedulerChoice,
+    Sharing as Sharing,
 )
 from bdfl.scenario.schema_learning import (
     Accountant as Accountant,

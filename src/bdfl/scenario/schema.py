@@ -146,10 +146,20 @@ class Fading(Section, frozen=True, kw_only=True):
     shape: Annotated[float, Meta(ge=0.5), about("Nakagami m; 1 is Rayleigh")] = 2.0
 
 
+class Sharing(StrEnum):
+    """Use of the uplink's bandwidth."""
+
+    DEDICATED = "dedicated"  # the paper's: every client has it for itself
+    EQUAL = "equal"  # every access point has it, divided equally among those who upload through it
+
+
 class Radio(Section, frozen=True, kw_only=True):
     """The uplink from client to access point."""
 
     bandwidth_hz: Annotated[Positive, about("bandwidth B of a client's uplink", "Hz", source="paper")] = 180e3
+    sharing: Annotated[
+        Sharing, about("bandwidth_hz of each client, or of an access point and divided equally", source="paper")
+    ] = Sharing.DEDICATED
     noise_w_per_hz: Annotated[Positive, about("noise power density N0", "W/Hz", source="paper")] = 1e-16
     power_w: Annotated[PerClientPositive, about("transmit power P_i", "W", source="calibrated")] = 0.2
     power_max_w: Annotated[
@@ -223,7 +233,6 @@ class Energy(Section, frozen=True, kw_only=True):
     ] = None
     charge_j: Annotated[PerClientNotNegative, about("charge of the battery before the first round", "J")] = 0.0
     capacity_j: Annotated[PerClientPositive | None, about("most that a battery holds; none: unlimited", "J")] = None
-    peak_j: Annotated[PerClientPositive | None, about("most energy of a round from a battery; none: all", "J")] = None
     price: Annotated[NotNegative, about("price of energy in the objective of a round, for exact", "1/J")] = 0.0
 
 
@@ -260,6 +269,25 @@ class Geometry(Section, frozen=True, kw_only=True):
     mobility: Mobility = Mobility()
 
 
+class Availability(Section, frozen=True, kw_only=True):
+    """Presence of the clients, independent of the scheduler: a two-state Markov chain each, or a trace."""
+
+    leave_probability: Annotated[
+        PerClientFraction, about("chance that a client is away in the round after one it is there")
+    ] = 0.0
+    return_probability: Annotated[
+        PerClientFraction, about("chance that a client is back in the round after one it is away")
+    ] = 1.0
+    trace: Annotated[
+        Text | None, about("file of the rounds from which to which clients are there, CSV or Parquet; none: drawn")
+    ] = None
+
+    @property
+    def is_on(self) -> bool:
+        """True if a client may be away in some round."""
+        return self.trace is not None or self.leave_probability != 0.0
+
+
 class SchedulerChoice(Section, frozen=True, kw_only=True):
     """The scheduler and its parameters."""
 
@@ -285,6 +313,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     protocol: Protocol = Protocol()
     energy: Energy = Energy()
     geometry: Geometry = Geometry()
+    availability: Availability = Availability()
     scheduler: SchedulerChoice = SchedulerChoice()
     learning: Learning = Learning()
     privacy: Privacy = Privacy()
@@ -308,7 +337,7 @@ def walk_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, inspect
             yield prefix + field.name, field, value
 
 
-BATTERY_KEYS = ("charge_j", "capacity_j", "peak_j")
+BATTERY_KEYS = ("charge_j", "capacity_j")
 ENERGY_KEYS = ("horizon", "trace", *BATTERY_KEYS, "price")
 
 
@@ -331,6 +360,8 @@ def validate_scenario(scenario: Scenario) -> None:
         if isinstance(value, Drawn) and value.each_round and key != "energy.budget_j":
             raise refuse_value(f"{key}.each_round", True, "false: only energy.budget_j is drawn in each round")
     _validate_geometry(scenario.geometry, clients.count)
+    if scenario.availability.trace is not None and scenario.availability.leave_probability != 0.0:
+        raise refuse_value("availability.trace", scenario.availability.trace, "none where leave_probability is given")
     if scenario.energy.horizon is Horizon.ROUND:
         _refuse_keys(scenario.energy, BATTERY_KEYS, 'no such key where energy.horizon is "round"')
     validate_partition(scenario.partition)

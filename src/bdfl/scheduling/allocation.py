@@ -114,8 +114,10 @@ class Market:
 def sets_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
     """Round delay (s) and its slope at (rows, points) exchange times, for the training sets `members` (rows, clients).
 
-    No time may be earlier than the slowest member of its row needs.
+    No time may be earlier than the slowest member of its row needs. If energy has a price, its cost counts as delay.
     """
+    if market.cube_price is not None:
+        return _priced_delay(market, members, exchange_s)
     roots, slopes = market.curves.roots(exchange_s[..., None])  # (rows, points, clients)
     if market.caps is not None:
         return _capped_delay(market, members, exchange_s, roots, slopes)
@@ -381,8 +383,8 @@ def _cap_worth(market: Market, limits: NDArray[np.float64], split: MiningSplit) 
     return np.where(meets, due, np.where(below, worth, 0.0))
 
 
-def priced_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
-    """Round delay plus energy cost (s), and its slope, at (rows, points) exchange times: the twin of `sets_delay`.
+def _priced_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
+    """Round delay plus energy cost (s), and its slope, at (rows, points) exchange times: `sets_delay` with prices.
 
     By the envelope theorem the slope is 1 - sum over S of b_i' max(3 q_i b_i^2, nu): another root is spent on mining if
     that is worth more than the energy; not if the cap binds.
@@ -407,11 +409,11 @@ def solve_priced_sets(
 ) -> Enclosure:
     """Least delay plus energy cost (s) of each training set: the twin of `solve_sets` if energy has a price."""
     start = np.where(members, market.curves.least_s, 0.0).max(axis=1)
-    latest, _ = priced_delay(market, members, 2.0 * start[:, None])
+    latest, _ = sets_delay(market, members, 2.0 * start[:, None])
     points = start[:, None] + (latest - start[:, None]) * _PRICED_GRID
-    samples = np.stack([points, *priced_delay(market, members, points)])
+    samples = np.stack([points, *sets_delay(market, members, points)])
     return minimise_convex(
-        lambda at, rows: priced_delay(market, members[rows], at),
+        lambda at, rows: sets_delay(market, members[rows], at),
         narrow_brackets(start, samples),
         is_hopeless,
         precision=precision,

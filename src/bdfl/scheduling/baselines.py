@@ -1,11 +1,12 @@
 """Baselines: random, round-robin, channel-best, all, and schedulers of the literature.
 
-The selection differs, the frequencies do not: they are the initial ones as far as budgets and caps allow. All but `all`
-select as many clients as `drc` would in the same round of its own run; its queues are kept in the baseline's memory.
+They differ in the selection alone. Frequencies are the initial ones as far as budgets and caps allow, or, with
+`frequencies="best"`, those of least delay for the same selection. All but `all` select as many clients as `drc` would
+in the same round of its own run; its queues are kept in the baseline's memory.
 
 Greedy: `fastest-k`, `energy-greedy` and `age-of-update` may also have a number of `clients`. The cost of mining is
 independent of the selection. So for its number of clients `fastest-k` has the least delay and `energy-greedy` the least
-energy of any set at these frequencies.
+energy of any set at the initial frequencies.
 
 Power-of-choice: Cho, Wang and Joshi, "Towards understanding biased client selection in federated learning", AISTATS
 2022 (first as "Client selection in federated learning: convergence analysis and power-of-choice selection strategies",
@@ -18,7 +19,7 @@ noise on utilities.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -27,12 +28,14 @@ from numpy.typing import NDArray
 from bdfl.compute import training_energy
 from bdfl.environment.draws import Purpose, stream
 from bdfl.errors import InvalidProblem
-from bdfl.scheduling.drc import Start, decide_at, decide_from, exchange_time, start_round
-from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
+from bdfl.scheduling.drc import Start, decide_at, decide_from, drc, exchange_time, start_round
+from bdfl.scheduling.exact import best_frequencies
+from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision, share_at_most
 from bdfl.scheduling.queues import next_queue
 from bdfl.types import PerClient
 
 Clients = Annotated[int, Meta(ge=0)]  # number of clients that train, at least m; 0: as many as the paired `drc`
+Frequencies = Literal["initial", "best"]  # of the selected clients' training and of everybody's mining
 
 _FIRST_PERCENTILE = 30.0  # of the candidates' times: initial preferred duration T of oort
 
@@ -52,33 +55,33 @@ class BaselineMemory:
     collected: tuple[float, ...] = ()  # statistical utility that oort collected in each of the last rounds
 
 
-def random_scheduler(problem: RoundProblem) -> Decision:
+def random_scheduler(problem: RoundProblem, *, frequencies: Frequencies = "initial") -> Decision:
     """Decision with candidates drawn uniformly; the draw depends on seed and round alone."""
     start, count, memory = pair_round(problem)
     ticket = stream(problem.seed, Purpose.SCHEDULER, problem.round).random(problem.num_clients)
-    return decide_initial(problem, start, take_least(start, ticket, count), memory)
+    return decide_for(problem, start, take_least(start, ticket, count), memory, frequencies)
 
 
-def round_robin(problem: RoundProblem) -> Decision:
+def round_robin(problem: RoundProblem, *, frequencies: Frequencies = "initial") -> Decision:
     """Decision with the next candidates in cyclic order of index, continued from the last round."""
     start, count, memory = pair_round(problem)
     first = int(np.searchsorted(start.candidates, memory.cursor))
     chosen = np.roll(start.candidates, -first)[:count]
     if len(chosen) > 0:
         memory = replace(memory, cursor=(int(chosen[-1]) + 1) % problem.num_clients)
-    return decide_initial(problem, start, chosen, memory)
+    return decide_for(problem, start, chosen, memory, frequencies)
 
 
-def channel_best(problem: RoundProblem) -> Decision:
+def channel_best(problem: RoundProblem, *, frequencies: Frequencies = "initial") -> Decision:
     """Decision with the candidates of highest channel gain; ties are broken by index."""
     start, count, memory = pair_round(problem)
-    return decide_initial(problem, start, take_least(start, -problem.gain, count), memory)
+    return decide_for(problem, start, take_least(start, -problem.gain, count), memory, frequencies)
 
 
-def all_clients(problem: RoundProblem) -> Decision:
+def all_clients(problem: RoundProblem, *, frequencies: Frequencies = "initial") -> Decision:
     """Decision with every candidate."""
     start = start_round(problem)
-    return decide_initial(problem, start, start.candidates, None)
+    return decide_for(problem, start, start.candidates, None, frequencies)
 
 
 def take_least(start: Start, score: PerClient, count: int) -> NDArray[np.intp]:
@@ -91,10 +94,17 @@ def pair_round(problem: RoundProblem, clients: int = 0) -> tuple[Start, int, Bas
 
     The number is that of the paired `drc`; or `clients`, if above 0, limited to at least m and at most all candidates.
     """
-    start, memory = start_round(problem), _recall(problem)
-    reference = decide_from(replace(problem, queue=memory.reference_queue), start)
-    count = int(np.count_nonzero(reference.selected))
-    if clients and reference.is_feasible:
+    memory = _recall(problem)
+    paired = replace(problem, queue=memory.reference_queue)
+    if problem.access_point is None:
+        start = start_round(problem)
+        reference = decide_from(paired, start)
+    else:
+        reference = drc(paired)
+        start = start_round(share_at_most(problem, max(clients, int(np.count_nonzero(reference.selected)))))
+        start = start if reference.is_feasible else replace(start, reason=reference.reason)
+    count = min(int(np.count_nonzero(reference.selected)), len(start.candidates)) if start.reason is None else 0
+    if clients and start.reason is None:
         count = min(max(clients, problem.min_clients), len(start.candidates))
     queue = next_queue(memory.reference_queue, problem.participation_rate, reference.selected)
     return start, count, replace(memory, reference_queue=queue)
@@ -117,16 +127,25 @@ def initial_cpu(problem: RoundProblem, start: Start) -> PerClient:
     return np.minimum(start.cpu_hz, problem.initial_cpu_hz)
 
 
-def decide_initial(
-    problem: RoundProblem, start: Start, chosen: NDArray[np.intp], memory: BaselineMemory | None
+def decide_for(
+    problem: RoundProblem,
+    start: Start,
+    chosen: NDArray[np.intp],
+    memory: BaselineMemory | None,
+    frequencies: Frequencies,
 ) -> Decision:
-    """Decision in which the `chosen` candidates train at their initial frequencies, as far as these can be paid."""
+    """Decision in which the `chosen` candidates train, at these frequencies.
+
+    Candidates can pay for the initial frequencies, so the best ones exist too, and their delay is no longer.
+    """
     if start.reason is not None:
         return infeasible_decision(problem, start.reason, memory)
     selected = np.zeros(problem.num_clients, dtype=np.bool_)
     selected[chosen] = True
     if memory is not None:
         memory = replace(memory, last_round=np.where(selected, float(problem.round), memory.last_round))
+    if frequencies == "best":
+        return replace(best_frequencies(problem, selected), iterations=1, memory=memory)
     return decide_at(problem, selected, initial_cpu(problem, start), start.mining_hz, iterations=1, memory=memory)
 
 
@@ -135,7 +154,7 @@ def update_age(problem: RoundProblem, memory: BaselineMemory) -> PerClient:
     return problem.round - memory.last_round
 
 
-def fastest_k(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
+def fastest_k(problem: RoundProblem, *, clients: Clients = 0, frequencies: Frequencies = "initial") -> Decision:
     """Decision with the candidates that have trained and uploaded first; ties are broken by index.
 
     The greedy choice of Nishio and Yonetani, "Client selection for federated learning with heterogeneous resources in
@@ -143,10 +162,10 @@ def fastest_k(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
     """
     start, count, memory = pair_round(problem, clients)
     time_s = exchange_time(problem, start, initial_cpu(problem, start))
-    return decide_initial(problem, start, take_least(start, time_s, count), memory)
+    return decide_for(problem, start, take_least(start, time_s, count), memory, frequencies)
 
 
-def energy_greedy(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
+def energy_greedy(problem: RoundProblem, *, clients: Clients = 0, frequencies: Frequencies = "initial") -> Decision:
     """Decision with the candidates that spend least on training and uploading (J); ties are broken by index.
 
     Energy as the criterion of selection as in Zeng, Du, Huang and Leung, "Energy-efficient radio resource allocation
@@ -154,10 +173,10 @@ def energy_greedy(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
     """
     start, count, memory = pair_round(problem, clients)
     energy_j = start.upload_j + training_energy(problem.capacitance, problem.cycles, initial_cpu(problem, start))
-    return decide_initial(problem, start, take_least(start, energy_j, count), memory)
+    return decide_for(problem, start, take_least(start, energy_j, count), memory, frequencies)
 
 
-def age_of_update(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
+def age_of_update(problem: RoundProblem, *, clients: Clients = 0, frequencies: Frequencies = "initial") -> Decision:
     """Decision with the candidates whose last update is oldest; ties are broken by speed, then by index.
 
     After Yang, Arafa, Quek and Poor, "Age-based scheduling policy for federated learning in mobile edge networks", IEEE
@@ -167,14 +186,18 @@ def age_of_update(problem: RoundProblem, *, clients: Clients = 0) -> Decision:
     who = start.candidates
     time_s = exchange_time(problem, start, initial_cpu(problem, start))
     chosen = who[np.lexsort((time_s[who], -update_age(problem, memory)[who]))[:count]]
-    return decide_initial(problem, start, chosen, memory)
+    return decide_for(problem, start, chosen, memory, frequencies)
 
 
 _CANDIDATES_EACH = 2  # default of d / m
 
 
 def power_of_choice(
-    problem: RoundProblem, *, candidates: Annotated[int, Meta(ge=0)] = 0, clients: Clients = 0
+    problem: RoundProblem,
+    *,
+    candidates: Annotated[int, Meta(ge=0)] = 0,
+    clients: Clients = 0,
+    frequencies: Frequencies = "initial",
 ) -> Decision:
     """Decision with the highest losses among `candidates` (d; 0: twice as many as train) drawn by data size.
 
@@ -187,7 +210,7 @@ def power_of_choice(
     size = max(candidates or _CANDIDATES_EACH * count, count)
     drawn = np.sort(draw_order(problem, start.candidates, data_sizes(problem))[:size])
     chosen = drawn[np.argsort(-_urgency(problem, memory)[drawn], kind="stable")[:count]]
-    return decide_initial(problem, start, chosen, memory)
+    return decide_for(problem, start, chosen, memory, frequencies)
 
 
 def _urgency(problem: RoundProblem, memory: BaselineMemory) -> PerClient:
@@ -230,6 +253,7 @@ def oort(
     exploration: Share = 0.9,
     window: Annotated[int, Meta(ge=1)] = 20,
     clients: Clients = 0,
+    frequencies: Frequencies = "initial",
 ) -> Decision:
     """Decision with clients drawn in proportion to their utility, and a share `exploration` of untried ones.
 
@@ -256,7 +280,7 @@ def oort(
     chosen = np.sort(np.concatenate([explored, exploited]))
     if start.reason is None:
         memory = replace(memory, collected=(*memory.collected, float(statistical[chosen].sum())))
-    return decide_initial(problem, start, chosen, memory)
+    return decide_for(problem, start, chosen, memory, frequencies)
 
 
 def _pace(memory: BaselineMemory, window: int) -> BaselineMemory:

@@ -21,7 +21,8 @@ from bdfl.errors import InvalidProblem
 from bdfl.scheduling.bound import DualBound
 from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.exact import exact
-from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
+from bdfl.scheduling.problem import Battery, Decision, RoundProblem, Scheduler
+from bdfl.scheduling.steady import steady
 from bdfl.types import PerClient
 
 # Shadow queues. Prices are relative to the first round's delay, shared among all clients, and to incomes.
@@ -63,22 +64,24 @@ class _Memory:
     scale_s: float  # delay of the first round, per client
     income_j: PerClient  # mean so far
     cost: tuple[float, float]  # mean energy of a client that trains and of an idle one, in incomes
-    served: PerClient  # participations
+    debt: PerClient  # participations owed so far; negative: ahead
     played: int
 
 
 def battery(problem: RoundProblem) -> Decision:
     """Decision of least delay if participation and energy are paid for at learned prices; two `exact` rounds each.
 
-    Energy has no price if every round has its own budget. No bound is proven.
+    It is `steady` if every round has its own budget. No bound is proven.
     """
-    memory = problem.memory if isinstance(problem.memory, _Memory) else _first_memory(problem)
+    if problem.battery is None:
+        return steady(problem)
+    memory = problem.memory if isinstance(problem.memory, _Memory) else _first_memory(problem, problem.battery)
     if isinstance(memory, Decision):
         return memory
-    memory = _learn(problem, memory)
-    real = ask(problem, _steer(problem, memory))
-    memory = replace(memory, served=memory.served + real.selected, played=memory.played + 1)
-    return replace(real, bound=-np.inf, memory=memory)
+    memory = _learn(problem, problem.battery, memory)
+    real = ask(problem, _steer(problem, problem.battery, memory))
+    debt = memory.debt + problem.participation_rate - real.selected
+    return replace(real, bound=-np.inf, memory=replace(memory, debt=debt, played=memory.played + 1))
 
 
 _quick_exact: Scheduler = partial(exact, target_gap=_TARGET_GAP, max_evaluations=_MAX_EVALUATIONS)
@@ -101,16 +104,14 @@ def ask(
     )
 
 
-def _first_memory(problem: RoundProblem) -> _Memory | Decision:
+def _first_memory(problem: RoundProblem, held: Battery) -> _Memory | Decision:
     """Memory before the first round, from the least delay of it; or the decision that it is infeasible."""
     nothing = np.zeros(problem.num_clients)
     least = ask(problem, Prices(nothing, nothing))
     if not least.is_feasible:
         return least
     scale_s = evaluate(problem, least).delay_s / problem.num_clients
-    energy_s = nothing
-    if problem.battery is not None:
-        energy_s = _FIRST_ENERGY * scale_s / _usual(problem.battery.income_j)
+    energy_s = _FIRST_ENERGY * scale_s / _usual(held.income_j)
     return _Memory(Prices(nothing, energy_s), Prices(nothing, nothing), 0.0, scale_s, nothing, _FIRST_COST, nothing, 0)
 
 
@@ -120,27 +121,21 @@ def _usual(income_j: PerClient) -> PerClient:
     return usual
 
 
-def _learn(problem: RoundProblem, memory: _Memory) -> _Memory:
+def _learn(problem: RoundProblem, held: Battery, memory: _Memory) -> _Memory:
     """Play the round at the shadow prices, and move them."""
-    held, scale_s = problem.battery, memory.scale_s
-    income_j, limit_j = memory.income_j, problem.energy_budget_j
-    if held is not None:
-        income_j = income_j + (held.income_j - income_j) / (memory.played + 1)
-        limit_j = np.maximum(limit_j, np.minimum(_SHADOW_LIMIT * income_j, held.peak_j))
-    alone = ask(problem, memory.shadow, limit_j)
+    scale_s = memory.scale_s
+    income_j = memory.income_j + (held.income_j - memory.income_j) / (memory.played + 1)
+    alone = ask(problem, memory.shadow, np.maximum(problem.energy_budget_j, _SHADOW_LIMIT * income_j))
     if not alone.is_feasible:
         return replace(memory, income_j=income_j)
     missed = problem.participation_rate - alone.selected
     head_s = np.maximum(memory.shadow.head_s + _HEAD_STEP * scale_s * missed, 0.0)
-    energy_s, cost = memory.shadow.energy_s, memory.cost
-    if held is not None:
-        usual_j = _usual(income_j)
-        spent_j = evaluate(problem, alone).energy_j
-        excess = (spent_j - income_j) / usual_j
-        common = float(np.mean(excess))
-        move = _ENERGY_STEP * common + _OWN_STEP * (excess - common)
-        energy_s = np.maximum(energy_s + scale_s * move / usual_j, _LEAST_ENERGY * scale_s / usual_j)
-        cost = _update_cost(cost, spent_j / usual_j, alone, memory.played)
+    usual_j = _usual(income_j)
+    spent_j = evaluate(problem, alone).energy_j
+    excess = (spent_j - income_j) / usual_j
+    common = float(np.mean(excess))
+    move = _ENERGY_STEP * common + _OWN_STEP * (excess - common)
+    energy_s = np.maximum(memory.shadow.energy_s + scale_s * move / usual_j, _LEAST_ENERGY * scale_s / usual_j)
     weight = min(1.0, (memory.played + 1) / _SETTLING_ROUNDS)
     total = Prices(memory.total.head_s + weight * head_s, memory.total.energy_s + weight * energy_s)
     return replace(
@@ -149,7 +144,7 @@ def _learn(problem: RoundProblem, memory: _Memory) -> _Memory:
         total=total,
         weight=memory.weight + weight,
         income_j=income_j,
-        cost=cost,
+        cost=_update_cost(memory.cost, spent_j / usual_j, alone, memory.played),
     )
 
 
@@ -162,17 +157,14 @@ def _update_cost(cost: tuple[float, float], spent: PerClient, decision: Decision
     )
 
 
-def _steer(problem: RoundProblem, memory: _Memory) -> Prices:
+def _steer(problem: RoundProblem, held: Battery, memory: _Memory) -> Prices:
     """Prices of the real round: the means, raised for clients that are owed participation or short of energy."""
-    rate, held = problem.participation_rate, problem.battery
-    scale_s, weight = memory.scale_s, max(memory.weight, _TINY)
-    left = problem.rounds_left if problem.rounds_left is not None and held is not None else _WINDOW
-    owed = rate * (memory.played + left) - memory.served
+    rate, scale_s, weight = problem.participation_rate, memory.scale_s, max(memory.weight, _TINY)
+    left = problem.rounds - problem.round + 1 if problem.round <= problem.rounds else _WINDOW
+    owed = rate * left + memory.debt
     odds_ratio = _odds(owed / left) / _odds(rate)
     head_s = np.maximum(memory.total.head_s / weight, _LEAST_HEAD * scale_s) * odds_ratio**_STIFFNESS
     head_s = np.minimum(np.where(owed <= 0.0, 0.0, head_s), _MOST_HEAD * scale_s)
-    if held is None:
-        return Prices(head_s, np.zeros(problem.num_clients))
     trains = np.clip(owed, 0.0, left)
     need = trains * memory.cost[0] + (left - trains) * memory.cost[1]
     usual_j = _usual(memory.income_j)

@@ -10,7 +10,7 @@ import numpy as np
 from bdfl.compute import mining_energy, mining_time, round_delay, training_energy, training_time
 from bdfl.errors import InvalidDecision
 from bdfl.radio import uplink_rate, upload_energy, upload_time
-from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, Status
+from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, Status, share_among
 from bdfl.types import PerClient
 
 TOLERANCE = 1e-9  # relative: allows for rounding in float64
@@ -61,6 +61,7 @@ def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
         nothing = dict.fromkeys(columns, np.zeros(problem.num_clients))
         return Outcome(**nothing, exchange_s=0.0, mining_s=0.0, delay_s=0.0, objective=np.inf)
     chosen = decision.selected
+    problem = share_among(problem, chosen)
     radiated_w = np.maximum(decision.power_w, 0.0)  # a negative power is a violation: no error here
     rate = uplink_rate(problem.bandwidth_hz, radiated_w, problem.gain, problem.noise_w_per_hz)
     airtime_s = upload_time(problem.model_bits, rate)

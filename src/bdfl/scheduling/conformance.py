@@ -131,7 +131,7 @@ def draw_instances(rng: np.random.Generator, num_rounds: int, max_clients: int =
         if number % 8 == 5:
             half_j = 0.5 * problem.energy_budget_j
             nothing_j, unlimited_j = np.zeros(problem.num_clients), np.full(problem.num_clients, np.inf)
-            held = Battery(charge_j=half_j, capacity_j=unlimited_j, peak_j=unlimited_j, income_j=nothing_j)
+            held = Battery(charge_j=half_j, capacity_j=unlimited_j, income_j=nothing_j)
             problem = replace(problem, battery=held.receive(half_j))
             traits.append("on batteries")
         if extreme is not None:

@@ -5,11 +5,14 @@ frequencies spend the energy left by upload and training (P5); of all clients in
 least m trains (P6). Made safe: every round starts from mining frequencies that all clients can pay for. Clients whose
 upload and mining alone exhaust the budget are no candidates and keep that frequency. No frequency ever falls: a client
 that mines less lengthens mining, and with it the mining energy, for all others.
+
+P5 has two readings. M of (31) takes the energy of training and upload off every budget, as printed: a client that does
+not train keeps it in reserve. For the given S of P5 it spends none of it, and C3 lets it mine with its whole budget.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -17,8 +20,17 @@ from numpy.typing import NDArray
 
 from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy, training_time
 from bdfl.radio import uplink_rate, upload_energy, upload_time
+from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.mining_curves import idle_roots
-from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
+from bdfl.scheduling.problem import (
+    Decision,
+    RoundProblem,
+    Scheduler,
+    infeasible_decision,
+    keep_longest,
+    limits_of_uploads,
+    share_at_most,
+)
 from bdfl.types import PerClient, PerClientMask
 
 MAX_ITERATIONS = 100  # 2 without CPU caps; at most 4 seen with them
@@ -48,14 +60,49 @@ class Iterate:
     selected: PerClientMask
 
 
-def drc(problem: RoundProblem, *, max_iterations: Annotated[int, Meta(ge=1)] = MAX_ITERATIONS) -> Decision:
+def drc(
+    problem: RoundProblem,
+    *,
+    max_iterations: Annotated[int, Meta(ge=1)] = MAX_ITERATIONS,
+    idle_mining: Literal["reserved", "full"] = "reserved",
+) -> Decision:
     """Decision of [Li24, Algorithm 1] for one round; `iterations` is its K, at least one.
 
     Stops when the set repeats, so K is 2 whenever the alternation stalls (see `iterate_drc`). The paper carries f and F
     over to the next round. Here they are solved again: the same if budgets stay and no CPU cap binds, and safe
-    otherwise.
+    otherwise. `idle_mining` is the reading of P5: idle clients keep the energy of training and upload `reserved`, or
+    mine with their `full` budget.
     """
-    return decide_from(problem, start_round(problem), max_iterations)
+
+    def decide(problem: RoundProblem) -> Decision:
+        start = start_round(problem)
+        decision = decide_from(problem, start, max_iterations)
+        return _mine_in_full(problem, start, decision) if idle_mining == "full" and decision.is_feasible else decision
+
+    return _decide_shared(problem, decide)
+
+
+def _decide_shared(problem: RoundProblem, decide: Scheduler) -> Decision:
+    """Best decision of `decide` for any limit on the uploads at an access point, if spectrum is shared.
+
+    Each limit gives everybody the bandwidth that it leaves. Of more members at an access point those with the longest
+    queues stay; what they planned for this bandwidth, they can pay for with more.
+    """
+    if problem.access_point is None:
+        return decide(problem)
+    decisions = [
+        _limit_uploads(problem, decide(share_at_most(problem, limit)), limit) for limit in limits_of_uploads(problem)
+    ]
+    return min(reversed(decisions), key=lambda decision: evaluate(problem, decision).objective)
+
+
+def _limit_uploads(problem: RoundProblem, decision: Decision, limit: int) -> Decision:
+    """Return the decision with only the `limit` members of longest queue at every access point."""
+    selected = keep_longest(problem, decision.selected, limit)
+    if np.count_nonzero(selected) < problem.min_clients:
+        reason = decision.reason or f"{limit} uploads at an access point, {problem.min_clients} clients needed"
+        return infeasible_decision(problem, reason)
+    return decide_at(problem, selected, decision.cpu_hz, decision.mining_hz, iterations=decision.iterations)
 
 
 def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_ITERATIONS) -> Decision:
@@ -116,8 +163,10 @@ def iterate_drc(problem: RoundProblem) -> Iterator[Iterate]:
 def start_round(problem: RoundProblem) -> Start:
     """Return mining frequencies that all clients can pay for, and the clients that can train beside them.
 
-    Candidates are reachable and have a CPU and energy left after upload and mining, so that [Li24, Eq. 29] is real.
+    Candidates are reachable and have a CPU and energy left after upload and mining, so that [Li24, Eq. 29] is real,
+    whoever uploads beside them.
     """
+    problem = share_at_most(problem, problem.num_clients)
     mining_hz = start_mining(problem)
     mining_s = mining_time(problem.work_cycles, mining_hz)
     rate = uplink_rate(problem.bandwidth_hz, problem.power_w, problem.gain, problem.noise_w_per_hz)
@@ -245,6 +294,27 @@ def _iterate_from(problem: RoundProblem, start: Start) -> Iterator[Iterate]:
         left_j = after_upload_j - mining_energy(capacitance, mining_s, candidate_mining_hz)
         spend_all_hz = np.minimum(cpu_for_energy(left_j, capacitance, cycles), cpu_limit_hz)
         candidate_cpu_hz = np.maximum(candidate_cpu_hz, spend_all_hz)
+
+
+def _mine_in_full(problem: RoundProblem, start: Start, decision: Decision) -> Decision:
+    """Return the decision at which P5 and P4 settle for its set if idle clients mine with their whole budget.
+
+    [Li24, Eq. 31] for all clients: F_i = (M_i sum F)^(1/3), but never below what it was, so the sum rises to its least
+    fixed point. Of those that train, only a client at its CPU cap has more to spend on mining (see `iterate_drc`). Then
+    Eq. 29: faster mining leaves them more for training.
+    """
+    most_j = start.upload_j + training_energy(problem.capacitance, problem.cycles, start.cpu_limit_hz)
+    left_j = np.maximum(problem.energy_budget_j - np.where(decision.selected, most_j, 0.0), 0.0)
+    roots = np.cbrt(mining_scale(np.where(problem.reachable, left_j, 0.0), problem.capacitance, problem.work_cycles))
+    mining_hz, total_hz = decision.mining_hz, 0.0
+    while (paid_hz := float(np.sum(mining_hz))) > total_hz * (1.0 + _ROOT_TOLERANCE):
+        total_hz = paid_hz
+        mining_hz = np.maximum(decision.mining_hz, np.minimum(roots * np.cbrt(total_hz), problem.mining_max_hz))
+    mining_s = mining_time(problem.work_cycles, mining_hz)
+    left_j = problem.energy_budget_j - start.upload_j - mining_energy(problem.capacitance, mining_s, mining_hz)
+    cpu_hz = np.minimum(cpu_for_energy(left_j, problem.capacitance, problem.cycles), start.cpu_limit_hz)
+    cpu_hz = np.where(decision.selected, np.maximum(cpu_hz, decision.cpu_hz), 0.0)
+    return replace(decision, cpu_hz=cpu_hz, mining_hz=mining_hz)
 
 
 def _with_entries(values: PerClient, indices: NDArray[np.intp], entries: PerClient) -> PerClient:

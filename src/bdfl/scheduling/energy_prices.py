@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.scheduling.allocation import Market, priced_delay, solve_level, solve_priced_sets, split_mining
+from bdfl.scheduling.allocation import Market, sets_delay, solve_level, solve_priced_sets, split_mining
 from bdfl.scheduling.convex import PRECISION, STEEPEST
 from bdfl.scheduling.mining_curves import Times
 from bdfl.scheduling.set_search import Choice, earliest_exchange
@@ -241,7 +241,7 @@ def _fill(market: Market, found: Quote) -> PerClientMask:
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     members = rank < counts[:, None]
-    cost_s, _ = priced_delay(market, members, np.full((len(counts), 1), found.exchange_s))
+    cost_s, _ = sets_delay(market, members, np.full((len(counts), 1), found.exchange_s))
     objective = market.tradeoff * cost_s[:, 0] - (members @ market.queue)
     return np.asarray(members[int(np.argmin(objective))])
 

@@ -2,11 +2,14 @@
 
 For a given training set the best frequencies are one convex search (`allocation`). Up to a dozen clients, all sets are
 tried. Beyond, prices lead to a set, and a sweep over all exchange times proves its gap (`certificate`). Clients left
-undecided are enumerated. If energy has a price, `energy_prices` proves a gap instead, without that last step.
+undecided are enumerated. Shared spectrum is a series of such rounds. If energy has a price, `energy_prices` proves a
+gap instead, without that last step.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,19 +18,31 @@ from numpy.typing import NDArray
 
 from bdfl.compute import mining_scale, training_energy
 from bdfl.radio import uplink_rate, upload_energy, upload_time
-from bdfl.scheduling.allocation import Market, make_supply, solve_level, split_mining
+from bdfl.scheduling.allocation import Market, make_supply, sets_delay, solve_level, split_mining
 from bdfl.scheduling.certificate import Certificate, certify, doubtful_clients
 from bdfl.scheduling.convex import PRECISION
 from bdfl.scheduling.drc import cpu_for_energy
 from bdfl.scheduling.energy_prices import choose_priced
 from bdfl.scheduling.mining_curves import Curves, fixed_power_curves, free_power_curves, idle_roots
-from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, infeasible_decision, restrict_problem
+from bdfl.scheduling.problem import (
+    OPTIMAL_GAP,
+    Decision,
+    RoundProblem,
+    infeasible_decision,
+    keep_longest,
+    limits_of_uploads,
+    restrict_problem,
+    share_among,
+    share_at_most,
+    share_spectrum,
+)
 from bdfl.scheduling.set_search import (
     MAX_ENUMERATED,
     Choice,
     enumerate_sets,
     improve,
     scan_exchange,
+    solve_all_sets,
 )
 from bdfl.types import PerClient, PerClientMask
 
@@ -38,8 +53,11 @@ MAX_EVALUATIONS = 400
 _DEFAULT_GAPS = ((2_000, OPTIMAL_GAP), (50_000, 1e-6), (200_000, 1e-3), (float("inf"), 1e-2))
 _ROUNDING = 1e-12  # relative: allowance for rounding in a bound
 _PRECISION_SHARE = 0.01  # part of the target gap that the precision of exchange times may use
+_FLAT = 1e-4  # relative distance from the best exchange time at which the slope is told from zero
 _ATTEMPTS = 6  # sets tried one after the other before the last is certified
 _ENUMERATION_CELLS = 60_000  # limit on sets times clients of an enumeration
+_THETAS = 12  # steps of a bisection of the price per head
+_TOO_NARROW = "no set was found whose members can pay for their uploads at the bandwidth that is left to each"
 
 
 def exact(
@@ -65,45 +83,200 @@ def default_gap(num_clients: int) -> float:
     return next(gap for most, gap in _DEFAULT_GAPS if num_clients <= most)
 
 
-def best_frequencies(problem: RoundProblem, members: PerClientMask) -> Decision:
+def best_frequencies(problem: RoundProblem, members: PerClientMask, *, precisely: bool = False) -> Decision:
     """Best decision in which exactly `members` train, at the given transmit powers; it proves no bound.
 
+    The delay is flat at its minimum, so frequencies that reach it to 1e-11 may differ by 1e-5. With `precisely` they
+    are those at which its slope is zero, the same on all machines to 1e-9.
     Infeasible if one of them cannot train within its limits, if they are fewer than m, or if no client can mine.
     """
-    opened = _open_market(problem, fixed_power_curves)
+    return _solve_members(problem, members, fixed_power_curves, precisely=precisely)[1]
+
+
+def _solve_members(
+    problem: RoundProblem,
+    members: PerClientMask,
+    curves_of: Callable[[RoundProblem], Curves],
+    *,
+    precisely: bool = False,
+) -> tuple[float, Decision]:
+    """Objective and decision of `best_frequencies`; infinity if it is infeasible."""
+    problem = share_among(problem, members)
+    opened = _open_market(problem, curves_of)
     if isinstance(opened, str):
-        return infeasible_decision(problem, opened)
+        return np.inf, infeasible_decision(problem, opened)
     inner, market = opened
     wanted = members[problem.reachable]
     num_able = int(np.count_nonzero(wanted & np.isfinite(market.curves.least_s)))
     if num_able < np.count_nonzero(members):
         asked = int(np.count_nonzero(members))
-        return infeasible_decision(
-            problem, f"{num_able} of the {asked} clients asked for can train within their limits"
-        )
+        reason = f"{num_able} of the {asked} clients asked for can train within their limits"
+        return np.inf, infeasible_decision(problem, reason)
     choice = enumerate_sets(market, wanted, np.zeros(0, dtype=np.intp))
     if choice is None:
-        return infeasible_decision(problem, f"{num_able} clients asked for, {problem.min_clients} needed")
-    return _decide(problem, inner, market, choice)
+        reason = f"{num_able} clients asked for, {problem.min_clients} needed"
+        return np.inf, infeasible_decision(problem, reason)
+    decided = _level_slope(market, choice) if precisely else choice
+    return choice.objective, _decide(problem, inner, market, decided)
+
+
+def _level_slope(market: Market, choice: Choice) -> Choice:
+    """Return the choice with the exchange time at which the slope of its delay is zero, to the last digits."""
+    from scipy.optimize import brentq  # slow to import, and rarely needed
+
+    earliest_s = float(market.curves.least_s[choice.members].max())
+
+    def slope(exchange_s: float) -> float:
+        return float(sets_delay(market, choice.members[None], np.array([[exchange_s]]))[1][0, 0])
+
+    width = _FLAT
+    while True:
+        low_s, high_s = max(choice.exchange_s * (1.0 - width), earliest_s), choice.exchange_s * (1.0 + width)
+        if slope(low_s) < 0.0 < slope(high_s):
+            return replace(choice, exchange_s=float(brentq(slope, low_s, high_s, xtol=1e-300, rtol=1e-15)))
+        if low_s == earliest_s or width >= 1.0:
+            return replace(choice, exchange_s=low_s if slope(low_s) >= 0.0 else choice.exchange_s)
+        width *= 10.0
+
+
+def tabulate_sets(problem: RoundProblem) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """All sets that may train, (sets, clients), and the least delay (s) of each; none in an infeasible round.
+
+    For a dozen clients at most: there are 2^U sets.
+    """
+    opened = _open_market(problem, fixed_power_curves)
+    if isinstance(opened, str):
+        return np.zeros((0, problem.num_clients), dtype=np.bool_), np.zeros(0)
+    _, market = opened
+    members, enclosure = solve_all_sets(market)
+    spread = np.zeros((len(members), problem.num_clients), dtype=np.bool_)
+    spread[:, problem.reachable] = members
+    return spread, enclosure.value + problem.overhead_s
 
 
 def earliest_exchange(problem: RoundProblem) -> PerClient:
-    """Earliest time (s) at which each client can have trained and uploaded, (clients,); infinity: not in this round."""
-    earliest_s = fixed_power_curves(problem).least_s
+    """Earliest time (s) at which each client can have trained and uploaded, (clients,); infinity: not in this round.
+
+    Where spectrum is shared, alone at its access point.
+    """
+    earliest_s = fixed_power_curves(share_at_most(problem, 1)).least_s
     return np.where(problem.reachable, earliest_s, np.inf)
 
 
 def _solve(
     problem: RoundProblem, curves_of: Callable[[RoundProblem], Curves], target_gap: float | None, max_evaluations: int
 ) -> Decision:
+    if problem.access_point is not None:
+        able = problem.reachable & np.isfinite(curves_of(share_at_most(problem, 1)).least_s)
+        if np.count_nonzero(able) <= MAX_ENUMERATED:
+            return _enumerate_shared(problem, curves_of, able)
+        return _search_shared(problem, curves_of, target_gap, max_evaluations)
     opened = _open_market(problem, curves_of)
     if isinstance(opened, str):
         return infeasible_decision(problem, opened)
     inner, market = opened
     aim = default_gap(market.num_clients) if target_gap is None else target_gap
     choice, evaluations = choose(market, aim, max_evaluations)
-    bound = choice.bound - _ROUNDING * _scale(market, choice) + problem.tradeoff * problem.overhead_s
+    bound = _bound_of(problem, market, choice)
     return replace(_decide(problem, inner, market, choice), bound=bound, iterations=evaluations)
+
+
+def _bound_of(problem: RoundProblem, market: Market, choice: Choice) -> float:
+    """Proven bound of a choice, less what rounding may have added, with the time that every round takes."""
+    return choice.bound - _ROUNDING * _scale(market, choice) + problem.tradeoff * problem.overhead_s
+
+
+# Shared spectrum: given the numbers of uploaders, a round is an ordinary one.
+
+
+def _enumerate_shared(
+    problem: RoundProblem, curves_of: Callable[[RoundProblem], Curves], able: PerClientMask
+) -> Decision:
+    """Optimal decision by all sets: those with the same numbers of uploaders at all access points at a time."""
+    assert problem.access_point is not None
+    served = np.bincount(problem.access_point, able).astype(np.int64)
+    least, bound, reason = np.inf, np.inf, ""
+    best: Decision | None = None
+    for counts in map(np.array, product(*(range(1, max(num, 1) + 1) for num in served))):  # 1: one uploader or none
+        if counts.sum() < problem.min_clients:
+            continue
+        ordinary = share_spectrum(problem, counts[problem.access_point])
+        opened = _open_market(ordinary, curves_of)
+        if isinstance(opened, str):
+            reason = reason or opened
+            continue
+        inner, market = opened
+        free = np.flatnonzero(np.isfinite(market.curves.least_s))
+        suits = partial(_has_counts, problem.access_point[problem.reachable][free], counts)
+        choice = enumerate_sets(market, np.zeros(market.num_clients, dtype=np.bool_), free, suits)
+        if choice is None:
+            continue
+        bound = min(bound, _bound_of(problem, market, choice))
+        if choice.objective < least:
+            least, best = choice.objective, _decide(ordinary, inner, market, choice)
+    if best is None:
+        return infeasible_decision(problem, reason or _TOO_NARROW)
+    return replace(best, bound=bound)
+
+
+def _has_counts(
+    access_point: NDArray[np.int64], counts: NDArray[np.int64], sets: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which of the sets (sets, clients) have `counts` members at the access points."""
+    found = np.stack([sets[:, access_point == number].sum(axis=1) for number in range(len(counts))], axis=1)
+    same: NDArray[np.bool_] = (np.maximum(found, 1) == counts).all(axis=1)
+    return same
+
+
+def _search_shared(
+    problem: RoundProblem,
+    curves_of: Callable[[RoundProblem], Curves],
+    target_gap: float | None,
+    max_evaluations: int,
+) -> Decision:
+    """Best of the sets that rounds with limited uploads propose, with a proven bound.
+
+    With one access point, a set of n to N members has no more than a share of 1 / n each. Its objective is at least the
+    bound of the round with that share, at least n members and queues shorter by theta >= 0, less theta N: theta is
+    raised until no more than N take part. With several access points, every uploader has at most all of its own.
+    """
+    assert problem.access_point is not None
+    is_single = len(np.unique(problem.access_point[problem.reachable])) == 1
+    least_uploads = problem.min_clients if is_single else 1
+    limits = sorted({max(limit, least_uploads) for limit in limits_of_uploads(problem)})
+    least, bound, evaluations, reason = np.inf, np.inf, 0, ""
+    best: Decision | None = None
+    for limit, following in zip(limits, [*limits[1:], problem.num_clients + 1], strict=True):
+        ordinary = share_at_most(problem, limit)
+        if is_single:
+            ordinary = replace(ordinary, min_clients=limit)
+        opened = _open_market(ordinary, curves_of)
+        if isinstance(opened, str):
+            reason = reason or opened
+            continue
+        market = opened[1]
+        aim = default_gap(market.num_clients) if target_gap is None else target_gap
+        part_bound, low, high, theta = -np.inf, 0.0, float(market.queue.max()), 0.0
+        for _ in range(_THETAS if is_single else 1):
+            eased = replace(market, queue=np.maximum(market.queue - theta, 0.0))
+            choice, spent = choose(eased, aim, max_evaluations)
+            evaluations += spent
+            part_bound = max(part_bound, _bound_of(problem, eased, choice) - theta * (following - 1))
+            members = _spread(choice.members, problem.reachable)
+            for proposed in (members, keep_longest(problem, members, limit)):
+                objective, decision = _solve_members(problem, proposed, curves_of)
+                if objective < least:
+                    least, best = objective, decision
+            fits = np.count_nonzero(members) < following
+            low, high = (low, theta) if fits else (theta, high)
+            if (fits and theta == 0.0) or high == 0.0:
+                break
+            theta = 0.5 * (low + high)
+        if is_single or limit == 1:
+            bound = min(bound, part_bound)
+    if best is None:
+        return infeasible_decision(problem, reason or _TOO_NARROW)
+    return replace(best, bound=bound, iterations=evaluations)
 
 
 def _open_market(
@@ -137,7 +310,7 @@ def _open_market(
 
 def cube_price(problem: RoundProblem) -> PerClient | None:
     """Price q_i (s) of a cubed mining root: y_i chi_i A / (2 V); None if energy has no price."""
-    if problem.energy_price is None or not problem.has_price:
+    if problem.energy_price is None or not problem.energy_price.any():
         return None
     price: PerClient = problem.energy_price / (
         problem.tradeoff * mining_scale(1.0, problem.capacitance, problem.work_cycles)

@@ -5,6 +5,7 @@ sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them)
 y_i on energy the objective has sum_i y_i e_i in addition.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -29,7 +30,6 @@ class Battery:
 
     charge_j: PerClient
     capacity_j: PerClient  # a charge above it is lost; infinity: none is
-    peak_j: PerClient  # most energy of a round; infinity: no limit
     income_j: PerClient  # received last
 
     def receive(self, income_j: PerClient) -> "Battery":
@@ -39,11 +39,6 @@ class Battery:
     def spend(self, energy_j: PerClient) -> "Battery":
         """Return the batteries after a round; a sampled mining time may cost more than planned, and empties them."""
         return replace(self, charge_j=np.maximum(self.charge_j - energy_j, 0.0))
-
-    @property
-    def limit_j(self) -> PerClient:
-        """Most energy that each client can spend in this round, (clients,)."""
-        return np.minimum(self.charge_j, self.peak_j)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,25 +63,21 @@ class RoundProblem:
     reachable: PerClientMask  # in the component that may be scheduled (C1); the others neither train nor mine
     initial_cpu_hz: PerClient  # start of the published algorithm and the baselines
     initial_mining_hz: PerClient
-    participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero if unknown
+    participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero if unknown or away
     overhead_s: float = 0.0  # downlink, verification and voting, independent of the decision
     round: int = 1
+    rounds: int = 0  # of the whole run; 0: unknown
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
     samples: PerClient | None = None  # |D_i|; None: unknown, all count as equal
     last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: unknown
     energy_price: PerClient | None = None  # y_i: objective per joule; None: energy has no price
     battery: Battery | None = None  # the source of this round's budget; None: every round has its own
-    rounds_left: int | None = None  # this one included; None: unknown
     memory: object | None = None  # memory of the same scheduler's last decision in this run
+    access_point: NDArray[np.int64] | None = None  # whose uploaders share `bandwidth_hz`; None: each has it
 
     @property
     def num_clients(self) -> int:
         return len(self.queue)
-
-    @property
-    def has_price(self) -> bool:
-        """Return whether any client's energy has a price."""
-        return self.energy_price is not None and bool(self.energy_price.any())
 
 
 _ABOVE_ZERO = frozenset(["capacitance", "model_bits", "initial_cpu_hz", "initial_mining_hz"])  # others: at least 0
@@ -115,9 +106,11 @@ def make_problem(
     initial_mining_hz: PerClient | None = None,
     participation_rate: PerClient | None = None,
     samples: PerClient | None = None,
+    access_point: NDArray[np.int64] | None = None,
     energy_price: PerClient | None = None,
     overhead_s: float = 0.0,
     round: int = 1,
+    rounds: int = 0,
     seed: int = 0,
 ) -> RoundProblem:
     """Return a validated, read-only problem; defaults are unlimited, reachable, or as in the paper.
@@ -134,6 +127,9 @@ def make_problem(
     mask = np.ones(num, dtype=np.bool_) if reachable is None else np.array(reachable, dtype=np.bool_)
     mask.setflags(write=False)
     power = column(power_w, 0.0)
+    served_by = None if access_point is None else np.array(access_point, dtype=np.int64)
+    if served_by is not None:
+        served_by.setflags(write=False)
     problem = RoundProblem(
         min_clients=min_clients,
         tradeoff=tradeoff,
@@ -155,9 +151,11 @@ def make_problem(
         initial_mining_hz=column(initial_mining_hz, PAPER_INITIAL_MINING_HZ),
         participation_rate=column(participation_rate, 0.0),
         samples=None if samples is None else column(samples, 0.0),
+        access_point=served_by,
         energy_price=None if energy_price is None else column(energy_price, 0.0),
         overhead_s=overhead_s,
         round=round,
+        rounds=rounds,
         seed=seed,
     )
     validate_problem(problem)
@@ -200,6 +198,54 @@ def restrict_problem(problem: RoundProblem, keep: PerClientMask | NDArray[np.int
     """Return the problem with only the clients in `keep`; `min_clients` is unchanged, the battery is left out."""
     columns = {name: column[keep] for name, column in problem_columns(problem).items()}
     return replace(problem, battery=None, **columns)  # type: ignore[arg-type]  # the columns are all arrays
+
+
+# Shared spectrum. A client's rate then depends on the set that trains, but not once the number k of uploaders at its
+# access point is given: m bits at bandwidth W / k and gain h take and cost what k m bits do at W and gain k h. So such
+# a round is an ordinary one. Fewer uploaders than k only make uploads faster and cheaper.
+
+
+def share_spectrum(problem: RoundProblem, num_uploaders: NDArray[np.int64]) -> RoundProblem:
+    """Return the ordinary round in which so many upload at each client's access point, (clients,); at least one."""
+    count = np.maximum(num_uploaders, 1)
+    return replace(problem, access_point=None, model_bits=count * problem.model_bits, gain=count * problem.gain)
+
+
+def count_uploaders(problem: RoundProblem, members: PerClientMask) -> NDArray[np.int64]:
+    """Number of `members` at each client's access point, (clients,)."""
+    assert problem.access_point is not None
+    return np.bincount(problem.access_point, members).astype(np.int64)[problem.access_point]
+
+
+def share_among(problem: RoundProblem, members: PerClientMask) -> RoundProblem:
+    """Return the ordinary round in which exactly `members` upload; the round itself if spectrum is not shared."""
+    return problem if problem.access_point is None else share_spectrum(problem, count_uploaders(problem, members))
+
+
+def share_at_most(problem: RoundProblem, limit: int) -> RoundProblem:
+    """Return the ordinary round in which all reachable clients upload, but at most `limit` at any access point."""
+    if problem.access_point is None:
+        return problem
+    return share_spectrum(problem, np.minimum(count_uploaders(problem, problem.reachable), limit))
+
+
+def keep_longest(problem: RoundProblem, members: PerClientMask, limit: int) -> PerClientMask:
+    """Return at most `limit` of the members at every access point: those with the longest queues, ties by index."""
+    assert problem.access_point is not None
+    kept = np.zeros_like(members)
+    for access_point in np.unique(problem.access_point[members]):
+        here = np.flatnonzero(members & (problem.access_point == access_point))
+        kept[here[np.argsort(-problem.queue[here], kind="stable")[:limit]]] = True
+    return kept
+
+
+def limits_of_uploads(problem: RoundProblem) -> Iterator[int]:
+    """Yield limits on the uploads at an access point that are worth trying: each up to 10, then ever fewer."""
+    limit, most = 1, int(np.count_nonzero(problem.reachable))
+    while limit < most:
+        yield limit
+        limit = max(limit + 1, int(1.2 * limit))
+    yield most
 
 
 class Status(StrEnum):

@@ -1,4 +1,4 @@
-"""Virtual queues, their drift, and the terms of Lemma 1."""
+"""Virtual queues, their drift, and bounds on the convergence of learning, term by term."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -53,7 +53,7 @@ def drift_bound(queue: PerClient, rate: PerClient, participated: PerClientMask) 
     return float(np.sum(queue * (rate - participated))) + drift_constant(rate)
 
 
-# Lemma 1: bound on the distance of learning from a stationary point, as four terms.
+# Lemmas 1 and 2: bounds on the distance of learning from a stationary point, as four terms.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,15 +98,7 @@ def convergence_bound(
     third term, `local_drift`: L^2 in (52) became L in (53), and E[Gamma_i^2] is beta_i, not beta_i^2 as in (39). It
     reads eta U L H G^2 sum_i (eta L H beta_i^2 + beta_i) (|D_i| / |D|)^2.
     """
-    for name, value in (
-        ("learning_rate", learning_rate),
-        ("local_updates", local_updates),
-        ("rounds", rounds),
-        ("samples", float(np.sum(samples))),
-    ):
-        if not value > 0:
-            raise InvalidProblem(f"{name}: {value!r} given, must be above 0")
-    share = samples / np.sum(samples)
+    share = _shares(samples, learning_rate, local_updates, rounds)
     num_clients = len(share)
     step = learning_rate * smoothness * local_updates  # eta L H, dimensionless
     squared_gradient = gradient_norm**2
@@ -116,3 +108,52 @@ def convergence_bound(
         local_drift=step * num_clients * squared_gradient * float(np.sum((step * rate**2 + rate) * share**2)),
         absence=num_clients * squared_gradient * float(np.sum(((1.0 - rate) * share) ** 2)),
     )
+
+
+def aggregation_bound(
+    *,
+    initial_gap: float,
+    learning_rate: float,
+    smoothness: float,
+    gradient_norm: float,
+    local_updates: int,
+    rounds: int,
+    weight: PerClient,
+    samples: PerClient,
+) -> ConvergenceBound:
+    """Lemma 2's bound on the same mean, for the weighted mean that is really taken, term by term.
+
+    `weight`, (clients,), has each client's expected weight E[q_i] in the model after a round. By [Li24, Eq. 3] q_i is a
+    share of the data of those who train, and the weights sum to 1; less is allowed, as in (38) with q_i = Gamma_i p_i.
+    With x = eta L H, s = sum_i E[q_i] and delta = sum_i |p_i - E[q_i]|, p_i = |D_i| / |D|, it reads
+    2 (F(w(1)) - F*) / (eta H T) + G^2 [s x (1 + delta) + delta^2]. docs/theory.md proves it; it presumes that E[q_i]
+    is the same whatever happened before.
+    """
+    share = _shares(samples, learning_rate, local_updates, rounds)
+    total = float(np.sum(weight))
+    if not (np.all(weight >= 0) and total <= 1.0 + 1e-9):
+        raise InvalidProblem(
+            f"weight: {np.min(weight):g} or more, {total:g} in sum given, allowed: 0 or more, at most 1"
+        )
+    shift = float(np.sum(np.abs(share - weight)))  # delta
+    drift = total * learning_rate * smoothness * local_updates  # s x
+    squared_gradient = gradient_norm**2
+    return ConvergenceBound(
+        initial_loss=2.0 * initial_gap / (learning_rate * local_updates * rounds),
+        mixed_drift=squared_gradient * drift * shift,
+        local_drift=squared_gradient * drift,
+        absence=squared_gradient * shift**2,
+    )
+
+
+def _shares(samples: PerClient, learning_rate: float, local_updates: int, rounds: int) -> PerClient:
+    """Return each client's share of all data, (clients,); raise `InvalidProblem` unless all given is above 0."""
+    for name, value in (
+        ("learning_rate", learning_rate),
+        ("local_updates", local_updates),
+        ("rounds", rounds),
+        ("samples", float(np.sum(samples))),
+    ):
+        if not value > 0:
+            raise InvalidProblem(f"{name}: {value!r} given, must be above 0")
+    return samples / np.sum(samples)

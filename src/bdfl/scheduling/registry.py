@@ -13,7 +13,7 @@ from typing import Annotated, get_args, get_origin
 import msgspec
 
 from bdfl.errors import BadSchedulerParameter, BdflError, UnknownScheduler
-from bdfl.scenario import Scenario, override_scenario
+from bdfl.scenario import Scenario, SchedulerChoice, override_scenario
 from bdfl.scheduling.conformance import CheckReport as CheckReport, check_scheduler as check_scheduler
 from bdfl.scheduling.problem import Decision, Scheduler
 
@@ -30,6 +30,11 @@ def scheduler_names() -> list[str]:
 def scheduler_parameters(name: str) -> list[str]:
     """Parameters of the named scheduler, as in its signature with type and default."""
     return [_describe(item) for item in _parameters(_load(_find(name)), name).values()]
+
+
+def takes_parameter(name: str, parameter: str) -> bool:
+    """Return whether the named scheduler is installed and has this parameter."""
+    return name in scheduler_names() and parameter in _parameters(_load(_find(name)), name)
 
 
 def get_scheduler(name: str, parameters: Mapping[str, ParameterValue] | None = None) -> Scheduler:
@@ -98,7 +103,7 @@ def _describe(parameter: inspect.Parameter) -> str:
 
 # Scheduler specifications: `drc`, `exact:tradeoff=50`, `exact:tradeoff=50,target_gap=1e-6`.
 
-# Independent of V; they transmit with the given power.
+# They, `steady` and `battery` are independent of V and transmit with the given power.
 BASELINES = (
     "random",
     "round-robin",
@@ -110,6 +115,21 @@ BASELINES = (
     "power-of-choice",
     "oort",
 )
+
+WITHOUT_TRADEOFF = (*BASELINES, "steady", "battery")
+
+
+_BEST_FREQUENCIES = "frequencies=best"
+
+
+def with_best_frequencies(baseline: str) -> str:
+    """Return the choice of the same baseline at the best frequencies for the clients that it selects."""
+    return f"{baseline}{',' if ':' in baseline else ':'}{_BEST_FREQUENCIES}"
+
+
+def allocates_best(choice: SchedulerChoice) -> bool:
+    """Return whether its frequencies are known to be the best for the clients that it selects, at the given powers."""
+    return choice.name in ("exact", "steady") or choice.parameters.get("frequencies") == "best"
 
 
 class InvalidChoice(BdflError):
@@ -160,6 +180,12 @@ def choose_scheduler(scenario: Scenario, choice: str) -> Scenario:
     return chosen
 
 
+def find_scheduler(choice: str) -> Scheduler:
+    """Return the scheduler of a specification such as `oort:alpha=1`."""
+    chosen = choose_scheduler(Scenario(), choice).scheduler
+    return get_scheduler(chosen.name, chosen.parameters)
+
+
 def parse_parameters(settings: Sequence[str]) -> dict[str, ParameterValue]:
     """Parse scheduler parameters of the form `key=value`, with values as in a scenario file."""
     scenario = override_scenario(Scenario(), [f"scheduler.parameters.{setting}" for setting in settings])
@@ -169,4 +195,4 @@ def parse_parameters(settings: Sequence[str]) -> dict[str, ParameterValue]:
 def show_choice(choice: str) -> str:
     """Format a scheduler for tables and figures: `exact:tradeoff=50` becomes `exact V=50`."""
     name, _, settings = choice.partition(":")
-    return f"{name} {settings.replace('tradeoff', 'V').replace(',', ' ')}".strip()
+    return f"{name} {settings.replace('tradeoff', 'V').replace('frequencies', 'f').replace(',', ' ')}".strip()

@@ -7,6 +7,7 @@ client i is taken iff mu l_i(tau) < Z_i + theta. `certificate` turns the same pr
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.scheduling.allocation import CHUNK, Market, Supply, solve_set, solve_sets
-from bdfl.scheduling.convex import PRECISION, STEEPEST, RowNumbers, Rows
+from bdfl.scheduling.convex import PRECISION, STEEPEST, Enclosure, RowNumbers, Rows
 from bdfl.types import PerClient, PerClientMask
 
 MAX_ENUMERATED = 12  # clients whose subsets are all tried
@@ -51,10 +52,20 @@ def _subsets(num: int, at_least: int) -> NDArray[np.bool_]:
     return table
 
 
-def enumerate_sets(market: Market, base: PerClientMask, free: NDArray[np.intp]) -> Choice | None:
-    """Return the best of all sets that consist of `base` and any `free` clients; None if none has enough members."""
+def enumerate_sets(
+    market: Market,
+    base: PerClientMask,
+    free: NDArray[np.intp],
+    suits: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
+) -> Choice | None:
+    """Return the best of all sets that consist of `base` and any `free` clients; None if none has enough members.
+
+    Only combinations (sets, free) that `suits`, if given, says True of.
+    """
     missing = max(market.min_clients - int(np.count_nonzero(base)), 0)
     combinations = _subsets(len(free), missing)
+    if suits is not None:
+        combinations = combinations[suits(combinations)]
     if not len(combinations):
         return None
     members = np.empty((len(combinations), market.num_clients), dtype=np.bool_)
@@ -80,6 +91,15 @@ def enumerate_sets(market: Market, base: PerClientMask, free: NDArray[np.intp]) 
         objective=float(objectives[winner]),
         bound=float(np.min(market.tradeoff * enclosure.bound - queues)),
     )
+
+
+def solve_all_sets(market: Market) -> tuple[NDArray[np.bool_], Enclosure]:
+    """All sets of at least m clients that can train, (sets, clients), and the least round delay (s) of each."""
+    able = np.isfinite(market.curves.least_s)
+    chosen = _subsets(int(np.count_nonzero(able)), market.min_clients)
+    members = np.zeros((len(chosen), market.num_clients), dtype=np.bool_)
+    members[:, able] = chosen
+    return members, solve_sets(market.without_idle(able), chosen if market.caps is None else members)
 
 
 @dataclass(frozen=True, eq=False)

@@ -200,12 +200,18 @@ _REACHING_NS = 300_000_000  # for a block to reach and be checked by all members
 
 
 def draw_conditions(scenario: Scenario, client: int) -> FindConditions:
-    """Return a function that draws a client's conditions round by round from the seed; none after the last round."""
+    """Return a function that draws a client's conditions round by round from the seed.
+
+    None in a round in which it is away, and after the last round.
+    """
     states = draw_rounds(scenario, draw_federation(scenario))
-    drawn: list[Conditions] = []
+    drawn: list[Conditions | None] = []
 
     def find(round: int, _: int) -> Conditions | None:
-        drawn.extend(conditions_of(state, client) for state in islice(states, max(0, round - len(drawn))))
+        drawn.extend(
+            conditions_of(state, client) if state.available[client] else None
+            for state in islice(states, max(0, round - len(drawn)))
+        )
         return drawn[round - 1] if round <= len(drawn) else None
 
     return find
