@@ -10,8 +10,7 @@ from bdfl.errors import InvalidProblem
 from bdfl.experiment.bounds import bound_path
 from bdfl.experiment.simulation import Draws, draw_run, play, play_rounds, round_problems
 from bdfl.gym import SchedulingEnv
-from bdfl.learning.weights import Layout
-from bdfl.ledger.genesis import draft_genesis
+from bdfl.ledger.genesis import physics_of
 from bdfl.scenario import ScenarioError, load_scenario, scenario_digest
 from bdfl.scheduling.battery import battery, battery_bound
 from bdfl.scheduling.conformance import check_scheduler, draw_problem
@@ -114,6 +113,16 @@ def test_the_bound_holds_for_every_schedule_on_batteries_at_any_prices():
     assert bound_s < per_round_s
 
 
+def test_the_bound_lowers_rates_that_a_client_cannot_attain():
+    """Who has no energy, ever, cannot take part: the bound is that of the others, and no schedule is below it."""
+    scenario = on_batteries(10, "energy.budget_j=[0.4,0.0,0.4,0.4,0.4]", "participation.rates=[0.2,0.2,0.2,0.2,0.2]")
+    draws = draw_run(scenario)
+    path = bound_path(scenario, draws)
+    assert path.bound_s <= play(scenario, battery, draws).mean_delay_s
+    assert path.bound_s <= path.whole_s
+    assert np.isnan(path.attained_s)
+
+
 def test_a_bound_needs_batteries():
     scenario = on_batteries(2, "energy.horizon=round")
     problems = round_problems(scenario, draw_run(scenario))
@@ -199,7 +208,7 @@ def test_sampled_mining_never_leaves_a_battery_below_empty():
 def test_a_chain_refuses_what_its_rules_do_not_know(change, line):
     scenario = load_scenario("minimal", [change])
     with pytest.raises(ScenarioError, match=line):
-        draft_genesis(scenario, [], Layout((), ()), b"")
+        physics_of(scenario)
 
 
 def test_keys_of_batteries_need_a_horizon():

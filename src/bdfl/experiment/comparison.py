@@ -18,7 +18,7 @@ from bdfl.experiment.parallel import Group, Progress, list_seeds, map_parallel, 
 from bdfl.experiment.simulation import Draws, draw_run, play
 from bdfl.experiment.statistics import Interval, cumulative_delay, mean_client_energy, mean_interval
 from bdfl.records import RunSummary, summarise_run
-from bdfl.scenario import Horizon, Scenario, override_scenario
+from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.problem import Scheduler
 from bdfl.scheduling.registry import (
     BASELINES,
@@ -164,7 +164,6 @@ def compare(
     ]
     played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
     runs = [seed.runs for seed in played]
-    knows_gap = bounded and scenario.energy.horizon is Horizon.ROUND
     bounds_s = np.array([seed.bound.bound_s for seed in played])
     per_choice = {choice: [of_seed[place] for of_seed in runs] for place, choice in enumerate(choices)}
     totals = {choice: np.array([run.summary.total_delay_s for run in of]) for choice, of in per_choice.items()}
@@ -178,7 +177,7 @@ def compare(
         reference=against,
         best_baseline=best,
         bound=mean_interval(bounds_s) if bounded else None,
-        bound_gap_percent=100.0 * max(seed.bound.gap for seed in played) if knows_gap else None,
+        bound_gap_percent=100.0 * max(seed.bound.gap for seed in played) if bounded else None,
         whole_percent=mean_interval([seed.bound.whole_percent for seed in played]) if bounded else None,
         results=[
             _result(

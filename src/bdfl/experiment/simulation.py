@@ -23,7 +23,7 @@ from bdfl.errors import InvalidProblem
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, AggregateCollector, AggregateRecord, RoundRecord, RunRecord, collect_run
 from bdfl.records.run import RunHead, facts_of
-from bdfl.scenario import Horizon, MiningMode, PerClientValue, Scenario, Sharing, scenario_digest
+from bdfl.scenario import Horizon, MiningMode, Scenario, Sharing, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Battery, Decision, RoundProblem, Scheduler, Status, make_problem
@@ -130,18 +130,11 @@ def first_battery(scenario: Scenario) -> Battery | None:
     energy, num_clients = scenario.energy, scenario.clients.count
     if energy.horizon is Horizon.ROUND:
         return None
-
-    def draw(purpose: Purpose, value: PerClientValue | None) -> PerClient:
-        if value is None:
-            return np.full(num_clients, np.inf)
-        return draw_values(stream(scenario.seed, purpose), value, num_clients)
-
-    capacity_j = draw(Purpose.BATTERY_CAPACITY, energy.capacity_j)
-    return Battery(
-        charge_j=np.minimum(draw(Purpose.BATTERY_CHARGE, energy.charge_j), capacity_j),
-        capacity_j=capacity_j,
-        income_j=np.zeros(num_clients),
-    )
+    charge_j = draw_values(stream(scenario.seed, Purpose.BATTERY_CHARGE), energy.charge_j, num_clients)
+    capacity_j = np.full(num_clients, np.inf)
+    if energy.capacity_j is not None:
+        capacity_j = draw_values(stream(scenario.seed, Purpose.BATTERY_CAPACITY), energy.capacity_j, num_clients)
+    return Battery(charge_j=np.minimum(charge_j, capacity_j), capacity_j=capacity_j, income_j=np.zeros(num_clients))
 
 
 def charge_batteries(problem: RoundProblem, battery: Battery | None) -> RoundProblem:

@@ -109,7 +109,6 @@ def draft_genesis(
 
     `target_ms` is the target time to mine a block in a live network; 0: the difficulty is constant.
     """
-    _validate_energy(scenario)
     _validate_initial_model(initial_model, layout)
     validate_server(scenario, layout)
     return Genesis(
@@ -142,15 +141,6 @@ def validate_server(scenario: Scenario, layout: Layout) -> None:
     if server is not ServerOptimizer.NONE and shared is not None:
         allowed = f"none where {shared} is shared, which a step can make negative: personal, or group norm"
         raise refuse_value("learning.aggregation.server", server, allowed)
-
-
-def _validate_energy(scenario: Scenario) -> None:
-    """Raise `ScenarioError` for batteries or a price on energy: a chain's rules know the budgets of rounds alone."""
-    energy = scenario.energy
-    if energy.horizon is Horizon.RUN:
-        raise refuse_value("energy.horizon", energy.horizon, "round on a chain: simulate and compare know batteries")
-    if energy.price > 0:
-        raise refuse_value("energy.price", energy.price, "0 on a chain: simulate and compare know prices on energy")
 
 
 def plan_first_round(draft: Genesis, cache: VerificationCache) -> Genesis:
@@ -232,7 +222,11 @@ def limits_of(federation: Federation, rate: float, client: int) -> Limits:
 
 def physics_of(scenario: Scenario) -> Physics:
     """The scenario's constants of the cost model, in the chain's units."""
-    mining, protocol = scenario.mining, scenario.protocol
+    mining, protocol, energy = scenario.mining, scenario.protocol, scenario.energy
+    if energy.horizon is Horizon.RUN:
+        raise refuse_value("energy.horizon", energy.horizon, "round on a chain: simulate and compare know batteries")
+    if energy.price > 0:
+        raise refuse_value("energy.price", energy.price, "0 on a chain: simulate and compare know prices on energy")
     if scenario.radio.sharing is not Sharing.DEDICATED:
         raise refuse_value(
             "radio.sharing", scenario.radio.sharing, "dedicated on a chain, whose costs share no spectrum"

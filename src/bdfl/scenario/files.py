@@ -14,7 +14,7 @@ from msgspec import inspect
 
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.scenario.distributions import Source
-from bdfl.scenario.schema import ENERGY_KEYS, Availability, Energy, Radio, Scenario, walk_keys
+from bdfl.scenario.schema import Availability, Energy, Radio, Scenario, walk_keys
 from bdfl.scenario.schema_learning import HUB_PREFIX, OPTIMIZATION_KEYS, DataChoice, Learning, is_function, is_path
 from bdfl.scenario.validation import (
     MAX_TOML_SIZE,
@@ -39,7 +39,7 @@ _YOUNGER_KEYS = {  # left out of the digest where they have their default, so ol
     "data": ("inputs", "input_range", "validation_samples"),
     "learning": OPTIMIZATION_KEYS,
     "learning.aggregation": ("server", "server_rate", "server_betas", "server_epsilon"),
-    "energy": ENERGY_KEYS,
+    "energy": ("horizon", "trace", "charge_j", "capacity_j", "price"),
 }
 _TRACED = ("radio", "energy", "availability")  # tables whose `trace` names a file
 _INLINE = (

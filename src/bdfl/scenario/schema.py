@@ -337,10 +337,6 @@ def walk_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, inspect
             yield prefix + field.name, field, value
 
 
-BATTERY_KEYS = ("charge_j", "capacity_j")
-ENERGY_KEYS = ("horizon", "trace", *BATTERY_KEYS, "price")
-
-
 @cache
 def _annotations() -> dict[str, Annotation]:
     return get_type_hints(Scenario, include_extras=True)
@@ -363,7 +359,7 @@ def validate_scenario(scenario: Scenario) -> None:
     if scenario.availability.trace is not None and scenario.availability.leave_probability != 0.0:
         raise refuse_value("availability.trace", scenario.availability.trace, "none where leave_probability is given")
     if scenario.energy.horizon is Horizon.ROUND:
-        _refuse_keys(scenario.energy, BATTERY_KEYS, 'no such key where energy.horizon is "round"')
+        _refuse_keys(scenario.energy, ("charge_j", "capacity_j"), 'no such key where energy.horizon is "round"')
     validate_partition(scenario.partition)
     _validate_flower(scenario)
     _validate_privacy(scenario)

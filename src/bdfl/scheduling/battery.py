@@ -20,7 +20,7 @@ import numpy as np
 from bdfl.errors import InvalidProblem
 from bdfl.scheduling.bound import DualBound
 from bdfl.scheduling.checker import evaluate
-from bdfl.scheduling.exact import exact
+from bdfl.scheduling.exact import earliest_exchange, exact
 from bdfl.scheduling.problem import Battery, Decision, RoundProblem, Scheduler
 from bdfl.scheduling.steady import steady
 from bdfl.types import PerClient
@@ -64,7 +64,7 @@ class _Memory:
     scale_s: float  # delay of the first round, per client
     income_j: PerClient  # mean so far
     cost: tuple[float, float]  # mean energy of a client that trains and of an idle one, in incomes
-    debt: PerClient  # participations owed so far; negative: ahead
+    debt: PerClient  # participations owed so far, at first the queues; negative: ahead
     played: int
 
 
@@ -112,7 +112,9 @@ def _first_memory(problem: RoundProblem, held: Battery) -> _Memory | Decision:
         return least
     scale_s = evaluate(problem, least).delay_s / problem.num_clients
     energy_s = _FIRST_ENERGY * scale_s / _usual(held.income_j)
-    return _Memory(Prices(nothing, energy_s), Prices(nothing, nothing), 0.0, scale_s, nothing, _FIRST_COST, nothing, 0)
+    return _Memory(
+        Prices(nothing, energy_s), Prices(nothing, nothing), 0.0, scale_s, nothing, _FIRST_COST, problem.queue, 0
+    )
 
 
 def _usual(income_j: PerClient) -> PerClient:
@@ -191,9 +193,11 @@ def battery_bound(
 ) -> DualBound:
     """Lower bound on the average delay (s) over the `played` rounds that take place, of any schedule on batteries.
 
-    Each problem has the batteries as they would be if nothing had ever been spent: no schedule has more energy. Weak
+    Each problem has the batteries as they would be if nothing had ever been spent: no schedule has more energy. It may
+    not lose rounds that could take place. Rates are lowered to the share of rounds in which a client can train. Weak
     duality holds for any multipliers; these are from the `fitted` rounds, by stochastic ascent.
     """
+    rate = np.minimum(rate, np.mean([np.isfinite(earliest_exchange(problem)) for problem in played], axis=0))
     prices = _fit_prices(fitted, rate, solver)
     decisions = [ask(problem, prices, solver=solver) for problem in played]
     num_feasible = sum(decision.is_feasible for decision in decisions)
