@@ -21,7 +21,7 @@ from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records.aggregate_run import summarise_aggregate
 from bdfl.scenario import Scenario, load_scenario, override_scenario
 from bdfl.scenario.files import find_scenario
-from bdfl.scheduling.bound import dual_bound
+from bdfl.scheduling.bound import fit_bound
 from bdfl.scheduling.checker import find_violations
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.registry import choose_scheduler, get_scheduler, scheduler_names
@@ -89,13 +89,13 @@ def test_a_round_without_enough_clients_there_is_infeasible():
 def test_no_run_is_faster_than_the_bound_of_its_rounds_and_participation_allows():
     draws = draw_run(COMING)
     problems = round_problems(COMING, draws)
-    bound = dual_bound(problems[::2], problems, draws.participation_rate * THERE.mean(axis=0))
+    bound = fit_bound(problems, draws.participation_rate * THERE.mean(axis=0))
     for choice in ("all", "drc", "exact"):
         record = play(choose_scheduler(COMING, choice), get_scheduler(choice), draws)
         assert np.mean(record.delay_s) >= bound.for_participation(record.participation) - 1e-12
     served = play(choose_scheduler(COMING, "all"), get_scheduler("all"), draws)
     assert served.worst_shortfall == 0.0
-    assert bound_path(COMING, draws) <= served.mean_delay_s
+    assert bound_path(COMING, draws).bound_s <= served.mean_delay_s
 
 
 def test_drawing_again_gives_the_same_presence():

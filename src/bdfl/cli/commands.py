@@ -226,7 +226,7 @@ def compare(
         typer.Option(
             "--schedulers",
             help="Comma-separated.",
-            show_default="random, round-robin, channel-best, at initial and best frequencies; drc, exact:tradeoff=50",
+            show_default="random, round-robin and channel-best at both frequencies, drc, exact:tradeoff=50, steady",
         ),
     ] = None,
     seeds: SeedsOption = 20,

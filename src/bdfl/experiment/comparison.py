@@ -35,6 +35,7 @@ DEFAULT_SCHEDULERS = (
     *PAPER_SCHEDULERS,
     *(with_best_frequencies(name) for name in PAPER_SCHEDULERS if name in BASELINES),
     "exact:tradeoff=50",
+    "steady",
 )
 FRONTIER_TRADEOFFS = (1.0, 10.0, 50.0, 150.0, 500.0)
 FRONTIER_BUDGETS = (0.6, 0.8, 1.0, 1.5, 2.0)  # of the scenario's energy budgets
