@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from bdfl.environment import draw_federation, draw_rounds
-from bdfl.environment.draws import BadTrace, read_gain_trace
+from bdfl.environment.draws import BadEnergyTrace, BadTrace, read_energy_trace, read_gain_trace
 from bdfl.errors import MissingExtra
 from bdfl.scenario import load_scenario
 
@@ -127,3 +127,17 @@ def test_a_trace_shorter_than_the_run_is_refused_before_the_first_round(tmp_path
     scenario = load_scenario(path)
     with pytest.raises(BadTrace, match="no gain for round 3, client 0, expected one for each of 3 rounds"):
         draw_rounds(scenario, draw_federation(scenario))
+
+
+def test_recorded_energies_are_the_budgets_of_rounds_in_both_layouts(tmp_path):
+    long = LONG.replace("gain", "joules")
+    assert read_energy_trace(write(tmp_path, long), 2, 2).tolist() == GAINS
+    write(tmp_path, "round,0,1\n1,0.5,0.1\n2,0.0,0.7\n", "harvest.csv")
+    path = write(
+        tmp_path, 'rounds = 2\n[clients]\ncount = 2\nmin_selected = 1\n[energy]\ntrace = "harvest.csv"\n', "sun.toml"
+    )
+    scenario = load_scenario(path)
+    states = list(draw_rounds(scenario, draw_federation(scenario)))
+    assert [state.energy_budget_j.tolist() for state in states] == [[0.5, 0.1], [0.0, 0.7]]
+    with pytest.raises(BadEnergyTrace, match=r"energy\.trace .*no joules for round 3, client 0"):
+        read_energy_trace(tmp_path / "harvest.csv", 3, 2)

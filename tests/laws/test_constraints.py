@@ -19,6 +19,7 @@ IS_LONG = "BDFL_LONG" in os.environ
 MOST_ROUNDS = 10_000 if IS_LONG else 1_500
 NUM_ROUNDS = {
     "exact": 1_500 if IS_LONG else 300,
+    "battery": 200 if IS_LONG else 30,
     "exact-power": 400 if IS_LONG else 100,
     "steady": 1_500 if IS_LONG else 300,
     **dict.fromkeys(("fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort"), 300),

@@ -23,7 +23,7 @@ from bdfl.scheduling.registry import (
 
 OURS = {
     "random", "round-robin", "channel-best", "all", "drc", "exact", "exact-power",
-    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort", "steady",
+    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort", "steady", "battery",
 }  # fmt: skip
 
 PLUGIN = """
@@ -111,7 +111,7 @@ def test_a_bad_parameter_is_one_line_with_what_is_allowed(third_party, name, par
 
 def test_an_unknown_name_is_one_line_with_those_installed():
     with pytest.raises(
-        UnknownScheduler, match=r"no scheduler 'best'; installed: age-of-update, all, channel-best, drc"
+        UnknownScheduler, match=r"no scheduler 'best'; installed: age-of-update, all, battery, channel-best, drc"
     ) as caught:
         get_scheduler("best")
     assert "\n" not in str(caught.value)
@@ -130,7 +130,7 @@ def test_two_packages_may_not_claim_one_name(third_party):
 
 @pytest.mark.parametrize("choice", [*sorted(OURS), *map(with_best_frequencies, BASELINES), "drc:idle_mining=full"])
 def test_our_own_schedulers_pass_the_published_check(choice):
-    num_rounds = {"exact": 60, "exact-power": 30}.get(choice, 120)
+    num_rounds = {"exact": 60, "exact-power": 30, "battery": 20}.get(choice, 120)
     report = check_scheduler(find_scheduler(choice), num_rounds=num_rounds)
     assert report.ok, str(report)
     assert report.num_feasible > num_rounds / 2

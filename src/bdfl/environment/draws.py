@@ -5,7 +5,7 @@ drawn from it belongs to client i, and stays the same when clients are added.
 
 A trace of recorded gains is a CSV or Parquet file. Long layout: columns `round`, `client`, `gain`, one row per value.
 Wide layout: a column `round` and one column per client, named by its number. Rounds count from 1, clients from 0.
-Additional rounds, clients and columns are ignored.
+Additional rounds, clients and columns are ignored. A trace of energies is the same with `joules` for `gain`.
 
 A trace of availability is a CSV or Parquet file with columns `client`, `from`, `to`: a client is there from one round
 to another, both included, in as many rows as it takes; to `inf` means to the end.
@@ -65,6 +65,8 @@ class Purpose(IntEnum):
     LEAVING = 31  # chance that a client leaves
     RETURNING = 32  # chance that a client returns
     AVAILABILITY = 33  # whether a client leaves or returns in a round
+    BATTERY_CHARGE = 34
+    BATTERY_CAPACITY = 35
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int | None = None) -> np.random.Generator:
@@ -141,6 +143,12 @@ class BadTrace(Unexpected):
     kind = "radio.trace "
 
 
+class BadEnergyTrace(BadTrace):
+    """A trace of recorded energies that cannot be used."""
+
+    kind = "energy.trace "
+
+
 class BadAvailability(BadTrace):
     """A trace of availability that cannot be used."""
 
@@ -149,41 +157,53 @@ class BadAvailability(BadTrace):
 
 def read_gain_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.float64]:
     """Recorded power gains (dimensionless), (rounds, clients). Raises `BadTrace`."""
-    columns = _read_columns(path, num_rounds * num_clients, BadTrace)
+    return _read_trace(path, num_rounds, num_clients, "gain", BadTrace)
+
+
+def read_energy_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.float64]:
+    """Recorded energies (J), (rounds, clients). Raises `BadEnergyTrace`."""
+    return _read_trace(path, num_rounds, num_clients, "joules", BadEnergyTrace)
+
+
+def _read_trace(path: Path, num_rounds: int, num_clients: int, name: str, bad: type[BadTrace]) -> Column:
+    columns = _read_columns(path, num_rounds * num_clients, bad)
     wide = {int(name): name for name in columns if name.isascii() and name.isdigit() and int(name) < num_clients}
-    is_long = "gain" in columns and "client" in columns
+    is_long = name in columns and "client" in columns
     if "round" not in columns or not (is_long or wide):
         found = f"columns {', '.join(columns) or 'none'}"
-        raise BadTrace(str(path), found, "round, client, gain, or round and one column per client: 0, 1, ...")
+        raise bad(str(path), found, f"round, client, {name}, or round and one column per client: 0, 1, ...")
     if is_long:
-        row, client, gain = columns["round"], columns["client"], columns["gain"]
+        row, client, value = columns["round"], columns["client"], columns[name]
     else:
         row = np.tile(columns["round"], len(wide))
         client = np.repeat(np.array(list(wide), dtype=np.float64), len(columns["round"]))
-        gain = np.concatenate([columns[name] for name in wide.values()])
-    return _arrange(path, row, client, gain, num_rounds, num_clients)
+        value = np.concatenate([columns[column] for column in wide.values()])
+    return _arrange(path, row, client, value, (num_rounds, num_clients), name, bad)
 
 
-def _arrange(path: Path, row: Column, client: Column, gain: Column, num_rounds: int, num_clients: int) -> Column:
+def _arrange(
+    path: Path, row: Column, client: Column, value: Column, shape: tuple[int, int], kind: str, bad: type[BadTrace]
+) -> Column:
     """Arrange the values in a (rounds, clients) array; each must occur once, finite and not negative."""
-    _validate_whole(path, {"round": (row, 1), "client": (client, 0)}, BadTrace)
+    _validate_whole(path, {"round": (row, 1), "client": (client, 0)}, bad)
+    num_rounds, num_clients = shape
     wanted = (row <= num_rounds) & (client < num_clients)
     round_index, client_index = row[wanted].astype(np.int64) - 1, client[wanted].astype(np.int64)
     count = np.zeros((num_rounds, num_clients), dtype=np.int64)
     np.add.at(count, (round_index, client_index), 1)
     if not (count == 1).all():
         where, who = np.unravel_index(np.argmax(count != 1), count.shape)
-        found = "no gain" if count[where, who] == 0 else f"{count[where, who]} gains"
+        found = f"no {kind}" if count[where, who] == 0 else f"{count[where, who]} {kind.removesuffix('s')}s"
         expected = f"one for each of {num_rounds} rounds and {num_clients} clients"
-        raise BadTrace(str(path), f"{found} for round {where + 1}, client {who}", expected)
-    gains = np.empty((num_rounds, num_clients))
-    gains[round_index, client_index] = gain[wanted]
-    wrong = ~(np.isfinite(gains) & (gains >= 0))
+        raise bad(str(path), f"{found} for round {where + 1}, client {who}", expected)
+    values = np.empty((num_rounds, num_clients))
+    values[round_index, client_index] = value[wanted]
+    wrong = ~(np.isfinite(values) & (values >= 0))
     if wrong.any():
         where, who = np.unravel_index(np.argmax(wrong), wrong.shape)
-        found = f"gain {gains[where, who]:g} for round {where + 1}, client {who}"
-        raise BadTrace(str(path), found, "a finite number of at least 0")
-    return gains
+        found = f"{kind} {values[where, who]:g} for round {where + 1}, client {who}"
+        raise bad(str(path), found, "a finite number of at least 0")
+    return values
 
 
 def read_availability(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.bool_]:

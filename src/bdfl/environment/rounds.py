@@ -16,6 +16,7 @@ from bdfl.environment.draws import (
     draw_fading,
     draw_shadowing,
     draw_values,
+    read_energy_trace,
     read_gain_trace,
     stream,
 )
@@ -67,7 +68,7 @@ class RoundState:
 
     round: int  # from 1
     gain: PerClient  # h_i(t)
-    energy_budget_j: PerClient  # E_i^max(t)
+    energy_budget_j: PerClient  # E_i^max(t); under `horizon = "run"` what the battery receives
     available: PerClientMask  # there; the others are away
     reachable: PerClientMask  # may be scheduled: available, and in the component with the most clients
     connectivity: float  # lambda_2, see Topology
@@ -119,12 +120,15 @@ def draw_samples(scenario: Scenario) -> PerClient:
 def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundState]:
     """Draw the states of rounds 1 to T in order: the same for every scheduler.
 
-    Gains and presence are drawn or read from traces. A bad trace raises `BadTrace` in this call, not in a later round.
+    Gains, energies and presence are drawn or read from traces. A bad trace raises `BadTrace` in this call, not in a
+    later round.
     """
-    trace = None
+    trace = energy_j = None
     if scenario.radio.trace is not None:
         trace = read_gain_trace(Path(scenario.radio.trace), scenario.rounds, federation.num_clients)
-    return _draw_rounds(scenario, federation, trace, draw_availability(scenario))
+    if scenario.energy.trace is not None:
+        energy_j = read_energy_trace(Path(scenario.energy.trace), scenario.rounds, federation.num_clients)
+    return _draw_rounds(scenario, federation, trace, energy_j, draw_availability(scenario))
 
 
 def owed_participation(scenario: Scenario, rate: PerClient, num_rounds: int) -> PerClient:
@@ -169,6 +173,7 @@ def _draw_rounds(
     scenario: Scenario,
     federation: Federation,
     trace: NDArray[np.float64] | None,
+    energy_j: NDArray[np.float64] | None,
     availability: Iterator[PerClientMask],
 ) -> Iterator[RoundState]:
     budget_j = _draw_budget(scenario, federation.num_clients, 0)
@@ -179,6 +184,8 @@ def _draw_rounds(
         attachment, topology = network.attachment, network.topology
         if isinstance(scenario.energy.budget_j, Drawn) and scenario.energy.budget_j.each_round:
             budget_j = _draw_budget(scenario, federation.num_clients, round)
+        if energy_j is not None:
+            budget_j = _freeze(energy_j[round - 1])
         yield RoundState(
             round=round,
             gain=_freeze(_draw_gain(scenario, attachment, round) if trace is None else trace[round - 1]),

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from bdfl.environment import owed_participation
 from bdfl.errors import BdflError
-from bdfl.experiment.simulation import Draws, draw_run, round_problems
+from bdfl.experiment.simulation import Draws, charge_batteries, draw_run, first_battery, round_problems
 from bdfl.experiment.statistics import running_mean
 from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
-from bdfl.scenario import LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
-from bdfl.scheduling.bound import DualBound, dual_bound, fit_bound
+from bdfl.scenario import Horizon, LocalUnit, MiningMode, Optimizer, RateSchedule, Scenario, ServerOptimizer
+from bdfl.scheduling.battery import battery_bound
+from bdfl.scheduling.bound import DualBound, FittedBound, dual_bound, fit_bound
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
 from bdfl.scheduling.queues import ConvergenceBound, aggregation_bound, convergence_bound
@@ -33,7 +34,7 @@ class PathBound(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     bound_s: float  # proven: no schedule is faster, choosing sets at random neither
-    attained_s: float  # mean delay of a random choice of sets in every round
+    attained_s: float  # mean delay of a random choice of sets in every round; NaN on batteries: unknown
     whole_s: float  # proven, for whole participations: at least ceil(beta T)
 
     @property
@@ -81,13 +82,15 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
     solver = bounding_solver([scenario.scheduler.name])
     draws = draw_run(scenario)
     other = draw_run(msgspec.structs.replace(scenario, seed=scenario.seed + 1))
-    fitted = round_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
-    played = round_problems(scenario, draws)
+    fitted = _bounding_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
+    played = _bounding_problems(scenario, draws)
     if on_progress is not None:
         solver = _counting(solver, _USUAL_PASSES * (len(fitted) + len(played)), on_progress)
     owed = owed_participation(scenario, draws.participation_rate, scenario.rounds)
-    multipliers = fit_bound(fitted, owed, solver=solver).multipliers
-    bound = dual_bound(multipliers, played, owed, solver=solver)
+    if scenario.energy.horizon is Horizon.RUN:
+        bound = battery_bound(fitted, played, owed, solver=solver)
+    else:
+        bound = dual_bound(fit_bound(fitted, owed, solver=solver).multipliers, played, owed, solver=solver)
     scale = 1.0 / max(_share_feasible(bound), 1e-12)
     return LongRunBound(
         scenario=scenario.name,
@@ -115,16 +118,34 @@ def bounding_solver(schedulers: Iterable[str]) -> Scheduler:
 
 def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> PathBound:
     """Enclose the least mean delay (s) of any schedule of exactly these rounds that meets every participation rate."""
-    problems = round_problems(scenario, draws)
-    fit = fit_bound(problems, owed_participation(scenario, draws.participation_rate, len(problems)), solver=solver)
+    problems = _bounding_problems(scenario, draws)
+    owed = owed_participation(scenario, draws.participation_rate, len(problems))
+    fit = (
+        fit_bound(problems, owed, solver=solver)
+        if scenario.energy.horizon is Horizon.ROUND
+        else battery_bound(problems, problems, owed, solver=solver)
+    )
     share = _share_feasible(fit)
     if share == 0.0:
         return NO_PATH
     num_rounds = len(fit.values_s)
     whole = np.ceil(fit.rate * num_rounds - _ROUNDING) / num_rounds
     return PathBound(
-        bound_s=fit.mean_s / share, attained_s=fit.attained_s / share, whole_s=fit.for_participation(whole) / share
+        bound_s=fit.mean_s / share,
+        attained_s=fit.attained_s / share if isinstance(fit, FittedBound) else float("nan"),
+        whole_s=fit.for_participation(whole) / share,
     )
+
+
+def _bounding_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
+    """Problems of every round without a price on energy; batteries hold what they have received so far."""
+    problems = []
+    battery = first_battery(scenario)
+    for problem in round_problems(scenario, draws):
+        charged = replace(charge_batteries(problem, battery), energy_price=None)
+        problems.append(charged)
+        battery = charged.battery
+    return problems
 
 
 def _counting(solver: Scheduler, total: int, on_progress: Callable[[int, int], None]) -> Scheduler:

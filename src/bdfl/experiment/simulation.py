@@ -18,15 +18,15 @@ from bdfl.environment import (
     owed_participation,
     stream,
 )
-from bdfl.environment.draws import draw_finding
+from bdfl.environment.draws import draw_finding, draw_values
 from bdfl.errors import InvalidProblem
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, AggregateCollector, AggregateRecord, RoundRecord, RunRecord, collect_run
 from bdfl.records.run import RunHead, facts_of
-from bdfl.scenario import MiningMode, Scenario, Sharing, scenario_digest
+from bdfl.scenario import Horizon, MiningMode, Scenario, Sharing, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
-from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, Status, make_problem
+from bdfl.scheduling.problem import Battery, Decision, RoundProblem, Scheduler, Status, make_problem
 from bdfl.scheduling.queues import drift_bound, drift_constant, lyapunov, lyapunov_drift, next_queue
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
 from bdfl.types import PerClient, PerClientMask
@@ -93,6 +93,7 @@ class PlannedRound:
     state: RoundState
     decision: Decision
     next_queue: PerClient | None = None  # known once settled
+    next_battery: Battery | None = None
 
     @property
     def clients(self) -> list[int]:
@@ -102,22 +103,46 @@ class PlannedRound:
     def settle(self, delivered: PerClientMask, *, prove_gap: bool = False) -> RoundRecord:
         """Record the round; clients that `delivered` an update count as participants."""
         self.next_queue = next_queue(self.problem.queue, self.problem.participation_rate, delivered)
-        return record_round(self, self.next_queue, delivered, prove_gap=prove_gap)
+        record = record_round(self, self.next_queue, delivered, prove_gap=prove_gap)
+        if self.problem.battery is not None:
+            self.next_battery = self.problem.battery.spend(record.energy_j)
+        return record
 
 
 def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Iterator[PlannedRound]:
     """Yield the rounds of a run in order, each decided from the outcomes of those before."""
     queue: PerClient = np.zeros(draws.federation.num_clients)
     memory: object | None = None
+    battery = first_battery(scenario)
     first: RoundProblem | None = None
     for state in draws.states:
         first = _first_problem(scenario, draws, state) if first is None else first
-        problem = replace(_problem_of(first, state), queue=queue, memory=memory)
+        problem = replace(charge_batteries(_problem_of(first, state), battery), queue=queue, memory=memory)
         planned = PlannedRound(scenario, problem, state, scheduler(problem))
         yield planned
         if planned.next_queue is None:
             raise RuntimeError(f"round {state.round} was not settled before the next one")
-        queue, memory = planned.next_queue, planned.decision.memory
+        queue, battery, memory = planned.next_queue, planned.next_battery, planned.decision.memory
+
+
+def first_battery(scenario: Scenario) -> Battery | None:
+    """Return the batteries before the first round; None if every round has its own budget."""
+    energy, num_clients = scenario.energy, scenario.clients.count
+    if energy.horizon is Horizon.ROUND:
+        return None
+    charge_j = draw_values(stream(scenario.seed, Purpose.BATTERY_CHARGE), energy.charge_j, num_clients)
+    capacity_j = np.full(num_clients, np.inf)
+    if energy.capacity_j is not None:
+        capacity_j = draw_values(stream(scenario.seed, Purpose.BATTERY_CAPACITY), energy.capacity_j, num_clients)
+    return Battery(charge_j=np.minimum(charge_j, capacity_j), capacity_j=capacity_j, income_j=np.zeros(num_clients))
+
+
+def charge_batteries(problem: RoundProblem, battery: Battery | None) -> RoundProblem:
+    """Return the problem with the batteries charged by its budget, and what they can give in this round as budget."""
+    if battery is None:
+        return problem
+    charged = battery.receive(problem.energy_budget_j)
+    return replace(problem, battery=charged, energy_budget_j=charged.charge_j)
 
 
 def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecord]) -> RunRecord:
@@ -184,6 +209,7 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
         participation_rate=draws.participation_rate,
         samples=federation.samples,
         access_point=first.access_point if scenario.radio.sharing is Sharing.EQUAL else None,
+        energy_price=np.full(federation.num_clients, scenario.energy.price) if scenario.energy.price > 0 else None,
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
         rounds=scenario.rounds,
         seed=scenario.seed,
@@ -225,7 +251,7 @@ def record_round(
         training_j=outcome.training_j,
         upload_j=outcome.upload_j,
         mining_j=mining_j,
-        energy_budget_j=state.energy_budget_j,
+        energy_budget_j=state.energy_budget_j if problem.battery is None else problem.energy_budget_j,
         slowest=slowest,
         training_s=float(outcome.training_s[slowest]) if decision.is_feasible else 0.0,
         upload_s=float(outcome.upload_s[slowest]) if decision.is_feasible else 0.0,
@@ -308,6 +334,7 @@ class ClientProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     power_max_w: float | None = None  # None: power_w
     cpu_max_hz: float | None = None
     mining_max_hz: float | None = None
+    energy_price: float = 0.0
 
 
 class ProblemDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,15 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
-from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds, draw_run, round_problems
+from bdfl.experiment.simulation import (
+    Draws,
+    PlannedRound,
+    charge_batteries,
+    collect_rounds,
+    draw_run,
+    first_battery,
+    round_problems,
+)
 from bdfl.radio import uplink_rate
 from bdfl.records import RoundRecord, RunRecord
 from bdfl.scenario import Scenario, load_scenario
@@ -153,6 +161,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         self._draws: Draws | None = None
         self._drawn: list[RoundProblem] = []
         self._queue: PerClient = np.zeros(num_clients)
+        self._battery = first_battery(self.scenario)
         self._rounds: list[RoundRecord] = []
 
     def reset(
@@ -165,13 +174,15 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         self._draws = draw_run(self.scenario)
         self._drawn = round_problems(self.scenario, self._draws)
         self._queue = np.zeros(self.scenario.clients.count)
+        self._battery = first_battery(self.scenario)
         self._rounds = []
         return self._observe(), {"seed": run_seed}
 
     @property
     def problem(self) -> RoundProblem:
         """The current round's problem, as given to a scheduler; after the end the last one."""
-        return replace(self._drawn[min(len(self._rounds), len(self._drawn) - 1)], queue=self._queue)
+        drawn = self._drawn[min(len(self._rounds), len(self._drawn) - 1)]
+        return replace(charge_batteries(drawn, self._battery), queue=self._queue)
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Play the decision of the action; raise `InvalidEnvironment` if its shape is wrong."""
@@ -206,7 +217,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         planned = PlannedRound(self.scenario, problem, self._draws.states[len(self._rounds)], decision)
         record = planned.settle(decision.selected)
         assert planned.next_queue is not None
-        self._queue = planned.next_queue
+        self._queue, self._battery = planned.next_queue, planned.next_battery
         self._rounds.append(record)
         info = {
             "round": record.round,

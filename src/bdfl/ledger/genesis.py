@@ -46,7 +46,7 @@ from bdfl.ledger.costs import (
 )
 from bdfl.ledger.errors import BadSchedule, InvalidGenesis
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
-from bdfl.scenario import Scenario, Sharing, scenario_digest
+from bdfl.scenario import Horizon, Scenario, Sharing, scenario_digest
 from bdfl.scenario.schema_learning import ServerOptimizer, is_function
 from bdfl.scenario.validation import refuse_value
 from bdfl.scheduling.registry import takes_parameter
@@ -222,7 +222,11 @@ def limits_of(federation: Federation, rate: float, client: int) -> Limits:
 
 def physics_of(scenario: Scenario) -> Physics:
     """The scenario's constants of the cost model, in the chain's units."""
-    mining, protocol = scenario.mining, scenario.protocol
+    mining, protocol, energy = scenario.mining, scenario.protocol, scenario.energy
+    if energy.horizon is Horizon.RUN:
+        raise refuse_value("energy.horizon", energy.horizon, "round on a chain: simulate and compare know batteries")
+    if energy.price > 0:
+        raise refuse_value("energy.price", energy.price, "0 on a chain: simulate and compare know prices on energy")
     if scenario.radio.sharing is not Sharing.DEDICATED:
         raise refuse_value(
             "radio.sharing", scenario.radio.sharing, "dedicated on a chain, whose costs share no spectrum"

@@ -24,6 +24,7 @@ from bdfl.scenario.schema import (
     Fading as Fading,
     FadingKind as FadingKind,
     Geometry as Geometry,
+    Horizon as Horizon,
     LiveMode as LiveMode,
     Mining as Mining,
     MiningMode as MiningMode,

@@ -14,7 +14,7 @@ from msgspec import inspect
 
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.scenario.distributions import Source
-from bdfl.scenario.schema import Availability, Radio, Scenario, walk_keys
+from bdfl.scenario.schema import Availability, Energy, Radio, Scenario, walk_keys
 from bdfl.scenario.schema_learning import HUB_PREFIX, OPTIMIZATION_KEYS, DataChoice, Learning, is_function, is_path
 from bdfl.scenario.validation import (
     MAX_TOML_SIZE,
@@ -39,8 +39,9 @@ _YOUNGER_KEYS = {  # left out of the digest where they have their default, so ol
     "data": ("inputs", "input_range", "validation_samples"),
     "learning": OPTIMIZATION_KEYS,
     "learning.aggregation": ("server", "server_rate", "server_betas", "server_epsilon"),
+    "energy": ("horizon", "trace", "charge_j", "capacity_j", "price"),
 }
-_TRACED = ("radio", "availability")  # tables whose `trace` names a file
+_TRACED = ("radio", "energy", "availability")  # tables whose `trace` names a file
 _INLINE = (
     "scheduler.parameters",
     "partition.parameters",
@@ -183,7 +184,13 @@ def scenario_digest(scenario: Scenario) -> str:
             raise ScenarioError(f"{table}.trace", f"{trace}: {error.strerror}", "expected a readable file") from None
         scenario = _replace_trace(scenario, table, content)
     plain = msgspec.to_builtins(scenario)
-    sections = {"data": DataChoice(), "learning": Learning(), "availability": Availability(), "radio": Radio()}
+    sections = {
+        "data": DataChoice(),
+        "learning": Learning(),
+        "availability": Availability(),
+        "radio": Radio(),
+        "energy": Energy(),
+    }
     usual = msgspec.to_builtins(sections)
     for table, keys in _YOUNGER_KEYS.items():
         given, default = (reduce(getitem, filter(None, table.split(".")), tables) for tables in (plain, usual))

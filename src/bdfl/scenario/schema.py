@@ -93,6 +93,13 @@ class MiningMode(StrEnum):
     SAMPLED = "sampled"  # an exponential draw
 
 
+class Horizon(StrEnum):
+    """Time over which a client's energy is limited."""
+
+    ROUND = "round"  # the paper's C3: by a budget in every round
+    RUN = "run"  # by a battery that every round charges
+
+
 class Placement(StrEnum):
     """Placement of the clients in round 1."""
 
@@ -212,12 +219,21 @@ class Protocol(Section, frozen=True, kw_only=True):
 
 
 class Energy(Section, frozen=True, kw_only=True):
-    """Energy budget of the clients."""
+    """Energy budget of the clients, their batteries, and a price on energy."""
 
     budget_j: Annotated[
         PerClientNotNegative,
         about("energy budget E_i^max of a round; each_round = true redraws it", "J", source="paper"),
     ] = 0.4
+    horizon: Annotated[Horizon, about("budget of each round, or a battery charged by it", source="paper")] = (
+        Horizon.ROUND
+    )
+    trace: Annotated[
+        Text | None, about("file of recorded energies, CSV or Parquet, beside the scenario; none: budget_j")
+    ] = None
+    charge_j: Annotated[PerClientNotNegative, about("charge of the battery before the first round", "J")] = 0.0
+    capacity_j: Annotated[PerClientPositive | None, about("most that a battery holds; none: unlimited", "J")] = None
+    price: Annotated[NotNegative, about("price of energy in the objective of a round, for exact", "1/J")] = 0.0
 
 
 class Mobility(Section, frozen=True, kw_only=True):
@@ -342,6 +358,8 @@ def validate_scenario(scenario: Scenario) -> None:
     _validate_geometry(scenario.geometry, clients.count)
     if scenario.availability.trace is not None and scenario.availability.leave_probability != 0.0:
         raise refuse_value("availability.trace", scenario.availability.trace, "none where leave_probability is given")
+    if scenario.energy.horizon is Horizon.ROUND:
+        _refuse_keys(scenario.energy, ("charge_j", "capacity_j"), 'no such key where energy.horizon is "round"')
     validate_partition(scenario.partition)
     _validate_flower(scenario)
     _validate_privacy(scenario)
@@ -386,10 +404,10 @@ def _validate_privacy(scenario: Scenario) -> None:
         raise refuse_value("learning.flower", scenario.learning.flower, allowed)
 
 
-def _refuse_keys(learning: Learning, keys: Sequence[str], allowed: str) -> None:
+def _refuse_keys(section: Learning | Energy, keys: Sequence[str], allowed: str) -> None:
     for key in keys:
-        if getattr(learning, key) != getattr(Learning(), key):
-            raise refuse_value(f"learning.{key}", getattr(learning, key), allowed)
+        if getattr(section, key) != getattr(type(section)(), key):
+            raise refuse_value(f"{type(section).__name__.lower()}.{key}", getattr(section, key), allowed)
 
 
 def _validate_geometry(geometry: Geometry, num_clients: int) -> None:

@@ -6,6 +6,10 @@ is convex in the exchange time tau, so tangents enclose its minimum.
 
 On the market a client with mining root a and frequency cap c offers min(w c, a) at the level w, and the total offer
 must reach w^-2. All functions of the level here are convex in it.
+
+If energy has a price, a round minimises d + sum y_i e_i / V. Mining with root x_i then costs q_i x_i^3, with q_i = y_i
+chi_i A / (2 V), and training costs q_i (a_i^3 - b_i^3). The roots x_i <= b_i are chosen too, and the problem stays
+convex in (tau, x, w).
 """
 
 from collections.abc import Callable
@@ -83,15 +87,19 @@ class Market:
     tradeoff: float
     work_cycles: float
     min_clients: int
-    rest: float = 0.0  # mining roots of idle clients that are not listed; only without caps
+    rest: float = 0.0  # mining roots of idle clients that are not listed; only without caps and prices
+    cube_price: PerClient | None = None  # q_i (s) of a cubed root; None: energy has no price
 
     @property
     def num_clients(self) -> int:
         return len(self.idle)
 
     def without_idle(self, members: NDArray[np.bool_]) -> "Market":
-        """Return the market with only `members` (clients,) listed, the others always idle; unchanged if caps bind."""
-        if self.caps is not None or members.all():
+        """Return the market with only `members` (clients,) listed, the others always idle.
+
+        Unchanged if caps bind or energy has a price.
+        """
+        if self.caps is not None or self.cube_price is not None or members.all():
             return self
         index = np.flatnonzero(members)
         return replace(
@@ -106,8 +114,10 @@ class Market:
 def sets_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
     """Round delay (s) and its slope at (rows, points) exchange times, for the training sets `members` (rows, clients).
 
-    No time may be earlier than the slowest member of its row needs.
+    No time may be earlier than the slowest member of its row needs. If energy has a price, its cost counts as delay.
     """
+    if market.cube_price is not None:
+        return _priced_delay(market, members, exchange_s)
     roots, slopes = market.curves.roots(exchange_s[..., None])  # (rows, points, clients)
     if market.caps is not None:
         return _capped_delay(market, members, exchange_s, roots, slopes)
@@ -144,8 +154,10 @@ def solve_sets(
 
     Every set must consist of clients that can train. The optimum lies between the slowest member's least time and the
     delay reached by allowing twice that. Sets with the same slowest member share one grid of times. Each search then
-    continues in the interval in which its slope changes sign.
+    continues in the interval in which its slope changes sign. If energy has a price, its cost counts as delay.
     """
+    if market.cube_price is not None:
+        return solve_priced_sets(market, members, is_hopeless)
     least = np.where(members, market.curves.least_s, 0.0)
     slowest, group = np.unique(np.argmax(least, axis=1), return_inverse=True)
     start = market.curves.least_s[slowest]  # (groups,)
@@ -230,6 +242,182 @@ def _piecewise_delay(market: Market, members: NDArray[np.bool_]) -> PlainFunctio
         return float(delay), float(slope)
 
     return piecewise
+
+
+# Rounds in which energy has a price: every client chooses how much of its mining root it spends.
+
+_PRICED_GRID = np.linspace(0.0, 1.0, 12) ** 3  # with dear energy the best exchange time may be early in its interval
+_PRICED_GRID.setflags(write=False)
+_MEETS = 1e-9  # relative: a cap at its limit
+
+
+@dataclass(frozen=True, eq=False)
+class MiningSplit:
+    """Optimal mining within given limits: the roots spent (..., clients), the level, and the worth of a root (s)."""
+
+    roots: NDArray[np.float64]
+    level: NDArray[np.float64]
+    worth: NDArray[np.float64]
+
+
+def split_mining(market: Market, limits: NDArray[np.float64]) -> MiningSplit:
+    """Minimise A w^3 + sum q_i x_i^3 over roots x_i up to `limits` (..., clients), with w the level that they reach.
+
+    Without caps one more root is worth nu = 3/2 A w^5 to everybody, and x_i = min(limit_i, (nu / 3 q_i)^(1/2)) is
+    linear in v = w^(5/2). The root of sum x_i = v^(-4/5) is approached from below by Newton's method, as in
+    `solve_level`. If no limit binds, it is v = (sum_i (A / 2 q_i)^(1/2))^(-5/9), the closed form.
+    """
+    assert market.cube_price is not None
+    with np.errstate(divide="ignore"):
+        pace = np.sqrt(0.5 * market.work_cycles / market.cube_price)  # x_i / v; infinity where energy is free
+    if market.caps is not None:
+        return _split_capped(market, limits, market.caps, pace)
+    step_root = np.maximum(np.maximum(limits.sum(axis=-1), NOTHING) ** -1.25, pace.sum() ** (-5 / 9))
+    for _ in range(_LEVEL_STEPS):
+        wanted = pace * step_root[..., None]
+        free = wanted < limits
+        excess = np.where(free, wanted, limits).sum(axis=-1) - step_root**-0.8
+        step = -excess / (np.where(free, pace, 0.0).sum(axis=-1) + 0.8 * step_root**-1.8)
+        step_root = step_root + np.maximum(step, 0.0)
+        if np.all(step <= 4e-16 * step_root):
+            break
+    spent = np.minimum(pace * step_root[..., None], limits)
+    level = np.maximum(spent.sum(axis=-1), NOTHING) ** -0.5
+    return MiningSplit(spent, level, 1.5 * market.work_cycles * level**5)
+
+
+def _split_capped(market: Market, limits: NDArray[np.float64], caps: PerClient, pace: PerClient) -> MiningSplit:
+    """Split of mining with frequency caps, x_i <= w c_i: level by regula falsi, worth of a root by Newton's method.
+
+    At a level w the worth nu solves 2 nu w^-3 + sum_i c_i max(nu - 3 q_i c_i^2 w^2, 0) = 3 A w^2, summed over clients
+    whose limit is above w c_i. It rises with w, and so does the offer. Where w c_i passes a limit both jump: the level
+    is then fixed, and the worth is that at which the offer just suffices.
+    """
+    assert market.cube_price is not None
+    thrice = 3.0 * market.cube_price
+
+    def offer(level: NDArray[np.float64]) -> MiningSplit:
+        most = caps * level[..., None]
+        capped = most < limits
+        floor = thrice * np.where(capped, most, 0.0) ** 2
+        worth = 1.5 * market.work_cycles * level**5  # from above, on a convex function
+        for _ in range(_LEVEL_STEPS):
+            over = capped & (worth[..., None] > floor)
+            slope = 2.0 * level**-3 + np.where(over, caps, 0.0).sum(axis=-1)
+            value = 2.0 * worth * level**-3 + np.where(over, caps * (worth[..., None] - floor), 0.0).sum(axis=-1)
+            step = (value - 3.0 * market.work_cycles * level**2) / slope
+            worth = worth - step
+            if np.all(np.abs(step) <= 1e-15 * worth):
+                break
+        with np.errstate(divide="ignore", over="ignore"):
+            wanted = np.sqrt(worth[..., None] / thrice)
+        return MiningSplit(np.minimum(np.minimum(most, limits), wanted), level, worth)
+
+    def excess(level: NDArray[np.float64]) -> NDArray[np.float64]:
+        difference: NDArray[np.float64] = offer(level).roots.sum(axis=-1) - level**-2
+        return difference
+
+    low = solve_level(limits, caps)
+    high, below = 2.0 * low, excess(low)
+    for _ in range(_LEVEL_STEPS):
+        above = excess(high)
+        short = (above < 0.0) & (high < NOTHING**-0.5)  # beyond, nobody can mine
+        if not short.any():
+            break
+        low, below = np.where(short, high, low), np.where(short, above, below)
+        high = np.where(short, 2.0 * high, high)
+    # Regula falsi (Illinois: a side that stays twice counts half), every second step halving.
+    middle, was_short = high, np.zeros_like(high)
+    for number in range(2 * _LEVEL_STEPS):
+        fraction = np.full_like(below, 0.5)
+        if number % 2 == 0:
+            fraction = np.divide(-below, above - below, out=fraction, where=above > below)
+        middle = low + np.clip(fraction, 0.0, 1.0) * (high - low)
+        value = excess(middle)
+        short = value < 0.0
+        if np.all((np.abs(value) <= 4e-15 * middle**-2) | (high - low <= 4e-16 * high)):
+            break
+        below, above = (
+            np.where(short, value, np.where(was_short < 0.0, 0.5 * below, below)),
+            np.where(short, np.where(was_short > 0.0, 0.5 * above, above), value),
+        )
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+        was_short = np.where(short, 1.0, -1.0)
+    found = offer(middle)
+    jumps = (np.abs(value) > 1e-12 * middle**-2) & (middle < 0.5 * NOTHING**-0.5)
+    if not jumps.any():
+        return found
+    most = np.minimum(caps * middle[..., None], limits)
+    step_root = np.full_like(middle, NOTHING)
+    for _ in range(_LEVEL_STEPS):  # Newton's method from below, as without caps
+        free = pace * step_root[..., None] < most
+        missing = middle**-2 - np.where(free, pace * step_root[..., None], most).sum(axis=-1)
+        slope = np.where(free, pace, 0.0).sum(axis=-1)
+        step = np.divide(missing, slope, out=np.zeros_like(missing), where=slope > 0.0)
+        step_root = step_root + np.maximum(step, 0.0)
+        if np.all(step <= 4e-16 * step_root):
+            break
+    worth = np.clip(1.5 * market.work_cycles * step_root**2, offer(low).worth, offer(high).worth)
+    roots = np.where(jumps[..., None], np.minimum(pace * step_root[..., None], most), found.roots)
+    return MiningSplit(roots, middle, np.where(jumps, worth, found.worth))
+
+
+def _cap_worth(market: Market, limits: NDArray[np.float64], split: MiningSplit) -> NDArray[np.float64] | float:
+    """Part of a root's worth (s) that a client's limit does not have because of its cap, (..., clients).
+
+    It is all of it if the cap is below the limit. Where both meet, the cap has what the equation of the level lacks.
+    """
+    if market.caps is None or market.cube_price is None:
+        return 0.0
+    level, worth = split.level[..., None], split.worth[..., None]
+    most = market.caps * level
+    meets = np.abs(most - limits) <= _MEETS * limits
+    below = (most < limits) & ~meets
+    thrice = 3.0 * market.cube_price
+    capped = np.where(below, np.maximum(worth - thrice * np.where(below, most, 0.0) ** 2, 0.0), 0.0)
+    taken = (np.where(below, market.caps, 0.0) * capped).sum(axis=-1, keepdims=True)
+    missing = 3.0 * market.work_cycles * level**2 - 2.0 * worth * level**-3 - taken
+    met = np.where(meets, market.caps, 0.0).sum(axis=-1, keepdims=True)
+    share = np.maximum(np.divide(missing, met, out=np.zeros_like(missing), where=met > 0.0), 0.0)
+    due = np.minimum(share, np.maximum(worth - thrice * limits**2, 0.0))
+    return np.where(meets, due, np.where(below, worth, 0.0))
+
+
+def _priced_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
+    """Round delay plus energy cost (s), and its slope, at (rows, points) exchange times: `sets_delay` with prices.
+
+    By the envelope theorem the slope is 1 - sum over S of b_i' max(3 q_i b_i^2, nu): another root is spent on mining if
+    that is worth more than the energy; not if the cap binds.
+    """
+    assert market.cube_price is not None
+    roots, slopes = market.curves.roots(exchange_s[..., None])  # (rows, points, clients)
+    chosen = members[:, None, :]
+    limits = np.where(chosen, roots, market.idle)
+    split = split_mining(market, limits)
+    cost = (market.cube_price * (market.idle**3 - limits**3 + split.roots**3)).sum(axis=-1)
+    saved = 3.0 * market.cube_price * limits**2
+    worth = np.maximum(saved, split.worth[..., None] - _cap_worth(market, limits, split))
+    rising = np.where(chosen, slopes * worth, 0.0).sum(axis=-1)
+    return exchange_s + market.work_cycles * split.level**3 + cost, np.maximum(1.0 - rising, -STEEPEST)
+
+
+def solve_priced_sets(
+    market: Market,
+    members: Members,
+    is_hopeless: Callable[[Rows, Rows, RowNumbers], NDArray[np.bool_]] | None = None,
+    precision: float = PRECISION,
+) -> Enclosure:
+    """Least delay plus energy cost (s) of each training set: the twin of `solve_sets` if energy has a price."""
+    start = np.where(members, market.curves.least_s, 0.0).max(axis=1)
+    latest, _ = sets_delay(market, members, 2.0 * start[:, None])
+    points = start[:, None] + (latest - start[:, None]) * _PRICED_GRID
+    samples = np.stack([points, *sets_delay(market, members, points)])
+    return minimise_convex(
+        lambda at, rows: sets_delay(market, members[rows], at),
+        narrow_brackets(start, samples),
+        is_hopeless,
+        precision=precision,
+    )
 
 
 _NEWTON_STEPS = 60

@@ -145,7 +145,7 @@ def decide_for(
     if memory is not None:
         memory = replace(memory, last_round=np.where(selected, float(problem.round), memory.last_round))
     if frequencies == "best":
-        return replace(best_frequencies(problem, selected), iterations=1, memory=memory)
+        return replace(best_frequencies(replace(problem, energy_price=None), selected), iterations=1, memory=memory)
     return decide_at(problem, selected, initial_cpu(problem, start), start.mining_hz, iterations=1, memory=memory)
 
 

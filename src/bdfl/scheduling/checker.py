@@ -28,7 +28,7 @@ class Outcome:
     exchange_s: float  # time when the last selected client has uploaded: the max of Eq. 13
     mining_s: float
     delay_s: float
-    objective: float  # V d - sum of the selected queues; infinity if infeasible
+    objective: float  # V d - sum of the selected queues + priced energy; infinity if infeasible
 
     @property
     def energy_j(self) -> PerClient:
@@ -72,16 +72,20 @@ def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
     mining_s = mining_time(problem.work_cycles, decision.mining_hz)
     exchange_s = float(np.max(upload_s + training_s, initial=0.0))
     delay_s = round_delay(exchange_s, mining_s, problem.overhead_s)
+    mining_j = mining_energy(problem.capacitance, mining_s, decision.mining_hz)
+    objective = drift_plus_penalty(problem.tradeoff, delay_s, float(np.sum(problem.queue[chosen])))
+    if problem.energy_price is not None:
+        objective += float(np.sum(problem.energy_price * (training_j + upload_j + mining_j)))
     return Outcome(
         training_s=training_s,
         upload_s=upload_s,
         training_j=training_j,
         upload_j=upload_j,
-        mining_j=mining_energy(problem.capacitance, mining_s, decision.mining_hz),
+        mining_j=mining_j,
         exchange_s=exchange_s,
         mining_s=mining_s,
         delay_s=delay_s,
-        objective=drift_plus_penalty(problem.tradeoff, delay_s, float(np.sum(problem.queue[chosen]))),
+        objective=objective,
     )
 
 

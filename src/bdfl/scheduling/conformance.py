@@ -12,6 +12,7 @@ import numpy as np
 from bdfl.scheduling.checker import TOLERANCE, evaluate, find_violations, gap_scale
 from bdfl.scheduling.drc import start_round
 from bdfl.scheduling.problem import (
+    Battery,
     Decision,
     RoundProblem,
     Scheduler,
@@ -107,7 +108,10 @@ def draw_problem(
 
 
 def draw_instances(rng: np.random.Generator, num_rounds: int, max_clients: int = 40) -> Iterator[Instance]:
-    """Yield rounds of 1 to `max_clients` clients: ordinary, capped, partly unreachable, and of every extreme."""
+    """Yield rounds of 1 to `max_clients` clients: ordinary, capped, partly unreachable, and of every extreme.
+
+    In some of them energy has a price, or comes from batteries.
+    """
     extremes: tuple[Extreme | None, ...] = (*Extreme, None)
     for number in range(num_rounds):
         with_caps, some_unreachable = number % 2 == 1, number % 3 == 2
@@ -121,6 +125,15 @@ def draw_instances(rng: np.random.Generator, num_rounds: int, max_clients: int =
         traits = ["with caps"] if with_caps else []
         if some_unreachable:
             traits.append("some unreachable")
+        if number % 9 == 8:
+            problem = replace(problem, energy_price=problem.tradeoff * problem.participation_rate)
+            traits.append("with prices on energy")
+        if number % 8 == 5:
+            half_j = 0.5 * problem.energy_budget_j
+            nothing_j, unlimited_j = np.zeros(problem.num_clients), np.full(problem.num_clients, np.inf)
+            held = Battery(charge_j=half_j, capacity_j=unlimited_j, income_j=nothing_j)
+            problem = replace(problem, battery=held.receive(half_j))
+            traits.append("on batteries")
         if extreme is not None:
             problem = make_extreme(problem, extreme)
             traits.append(extreme)

@@ -2,7 +2,8 @@
 
 For a given training set the best frequencies are one convex search (`allocation`). Up to a dozen clients, all sets are
 tried. Beyond, prices lead to a set, and a sweep over all exchange times proves its gap (`certificate`). Clients left
-undecided are enumerated. Shared spectrum is a series of such rounds.
+undecided are enumerated. Shared spectrum is a series of such rounds. If energy has a price, `energy_prices` proves a
+gap instead, without that last step.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from bdfl.compute import mining_scale, training_energy
 from bdfl.radio import uplink_rate, upload_energy, upload_time
-from bdfl.scheduling.allocation import Market, make_supply, sets_delay, solve_level
+from bdfl.scheduling.allocation import Market, make_supply, sets_delay, solve_level, split_mining
 from bdfl.scheduling.certificate import Certificate, certify, doubtful_clients
 from bdfl.scheduling.convex import PRECISION
 from bdfl.scheduling.drc import cpu_for_energy
+from bdfl.scheduling.energy_prices import choose_priced
 from bdfl.scheduling.mining_curves import Curves, fixed_power_curves, free_power_curves, idle_roots
 from bdfl.scheduling.problem import (
     OPTIMAL_GAP,
@@ -301,8 +303,19 @@ def _open_market(
         tradeoff=problem.tradeoff,
         work_cycles=problem.work_cycles,
         min_clients=problem.min_clients,
+        cube_price=cube_price(inner),
     )
     return inner, market
+
+
+def cube_price(problem: RoundProblem) -> PerClient | None:
+    """Price q_i (s) of a cubed mining root: y_i chi_i A / (2 V); None if energy has no price."""
+    if problem.energy_price is None or not problem.energy_price.any():
+        return None
+    price: PerClient = problem.energy_price / (
+        problem.tradeoff * mining_scale(1.0, problem.capacitance, problem.work_cycles)
+    )
+    return price
 
 
 def _decide(problem: RoundProblem, inner: RoundProblem, market: Market, choice: Choice) -> Decision:
@@ -310,7 +323,12 @@ def _decide(problem: RoundProblem, inner: RoundProblem, market: Market, choice: 
     reachable = problem.reachable
     cpu_hz, power_w, left_j = _pay(inner, choice, *market.curves.settle(choice.exchange_s))
     roots = np.cbrt(mining_scale(left_j, inner.capacitance, inner.work_cycles))
-    mining_hz = np.minimum(inner.mining_max_hz, roots / float(solve_level(roots[None], market.caps)[0]))
+    if market.cube_price is None:
+        level = float(solve_level(roots[None], market.caps)[0])
+    else:
+        split = split_mining(market, roots)
+        roots, level = split.roots, float(split.level)
+    mining_hz = np.minimum(inner.mining_max_hz, roots / level)
     return Decision(
         selected=_spread(choice.members, reachable),
         cpu_hz=_spread(cpu_hz, reachable),
@@ -352,6 +370,8 @@ def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Cho
         choice = enumerate_sets(market, np.zeros(market.num_clients, dtype=np.bool_), able)
         assert choice is not None  # there are at least m able clients
         return choice, 0
+    if market.cube_price is not None:
+        return choose_priced(market, target_gap, max_evaluations)
     supply = make_supply(market.idle, market.caps, market.tradeoff * market.work_cycles)
     supply = supply.within(supply.level(0.0), np.inf)
     exchange_s, price = scan_exchange(market, supply)

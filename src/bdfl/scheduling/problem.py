@@ -1,7 +1,8 @@
 """The scheduling problem of a round and a scheduler's decision: plain values, no solver.
 
 [Li24, Eq. 24] (P3): choose the training set S, training frequencies f and mining frequencies F to minimise V d(t) -
-sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets).
+sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets). With prices
+y_i on energy the objective has sum_i y_i e_i in addition.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,27 @@ from bdfl.types import PerClient, PerClientMask
 
 PAPER_INITIAL_CPU_HZ = 1e9
 PAPER_INITIAL_MINING_HZ = 1.5e9
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Battery:
+    """Batteries of the clients in a run; arrays are (clients,).
+
+    Charged before every round, never overdrawn: if empty at first, the energy spent by any round is at most that
+    received, so a mean income E_i bounds the mean energy at every time of the run.
+    """
+
+    charge_j: PerClient
+    capacity_j: PerClient  # a charge above it is lost; infinity: none is
+    income_j: PerClient  # received last
+
+    def receive(self, income_j: PerClient) -> "Battery":
+        """Return the batteries charged for a round."""
+        return replace(self, charge_j=np.minimum(self.charge_j + income_j, self.capacity_j), income_j=income_j)
+
+    def spend(self, energy_j: PerClient) -> "Battery":
+        """Return the batteries after a round; a sampled mining time may cost more than planned, and empties them."""
+        return replace(self, charge_j=np.maximum(self.charge_j - energy_j, 0.0))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,6 +70,8 @@ class RoundProblem:
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
     samples: PerClient | None = None  # |D_i|; None: unknown, all count as equal
     last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: unknown
+    energy_price: PerClient | None = None  # y_i: objective per joule; None: energy has no price
+    battery: Battery | None = None  # the source of this round's budget; None: every round has its own
     memory: object | None = None  # memory of the same scheduler's last decision in this run
     access_point: NDArray[np.int64] | None = None  # whose uploaders share `bandwidth_hz`; None: each has it
 
@@ -83,6 +107,7 @@ def make_problem(
     participation_rate: PerClient | None = None,
     samples: PerClient | None = None,
     access_point: NDArray[np.int64] | None = None,
+    energy_price: PerClient | None = None,
     overhead_s: float = 0.0,
     round: int = 1,
     rounds: int = 0,
@@ -127,6 +152,7 @@ def make_problem(
         participation_rate=column(participation_rate, 0.0),
         samples=None if samples is None else column(samples, 0.0),
         access_point=served_by,
+        energy_price=None if energy_price is None else column(energy_price, 0.0),
         overhead_s=overhead_s,
         round=round,
         rounds=rounds,
@@ -169,9 +195,9 @@ def problem_columns(problem: RoundProblem) -> dict[str, NDArray[Any]]:
 
 
 def restrict_problem(problem: RoundProblem, keep: PerClientMask | NDArray[np.intp]) -> RoundProblem:
-    """Return the problem with only the clients in `keep`; `min_clients` is unchanged."""
+    """Return the problem with only the clients in `keep`; `min_clients` is unchanged, the battery is left out."""
     columns = {name: column[keep] for name, column in problem_columns(problem).items()}
-    return replace(problem, **columns)  # type: ignore[arg-type]  # the columns are all arrays
+    return replace(problem, battery=None, **columns)  # type: ignore[arg-type]  # the columns are all arrays
 
 
 # Shared spectrum. A client's rate then depends on the set that trains, but not once the number k of uploaders at its

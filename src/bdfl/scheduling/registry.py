@@ -103,7 +103,7 @@ def _describe(parameter: inspect.Parameter) -> str:
 
 # Scheduler specifications: `drc`, `exact:tradeoff=50`, `exact:tradeoff=50,target_gap=1e-6`.
 
-# They, and `steady`, are independent of V and transmit with the given power.
+# They, `steady` and `battery` are independent of V and transmit with the given power.
 BASELINES = (
     "random",
     "round-robin",
@@ -116,7 +116,7 @@ BASELINES = (
     "oort",
 )
 
-WITHOUT_TRADEOFF = (*BASELINES, "steady")
+WITHOUT_TRADEOFF = (*BASELINES, "steady", "battery")
 
 
 _BEST_FREQUENCIES = "frequencies=best"

@@ -81,9 +81,8 @@ def enumerate_sets(
         return hopeless
 
     listed: PerClientMask = np.logical_or.reduce(members, axis=0)
-    enclosure = solve_sets(
-        market.without_idle(listed), members if market.caps is not None else members[:, listed], is_hopeless
-    )
+    keeps_all = market.caps is not None or market.cube_price is not None
+    enclosure = solve_sets(market.without_idle(listed), members if keeps_all else members[:, listed], is_hopeless)
     objectives = market.tradeoff * enclosure.value - queues
     winner = int(np.argmin(objectives))
     return Choice(

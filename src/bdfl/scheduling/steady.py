@@ -87,6 +87,7 @@ def steady(
     `rounds` is the length of the run, by default the problem's own; 0, or a run that goes on beyond: its end is unknown
     and whatever is owed is to be given within a `window` of rounds.
     """
+    problem = replace(problem, energy_price=None)
     memory = _recall(problem)
     last = problem.rounds if rounds is None else rounds
     ends = problem.round <= last

@@ -158,7 +158,7 @@ _REFUSED = {
     "seed": "seeds = 20, or a list, at the top of the file",
     "scheduler.name": 'schedulers = ["drc", "exact:tradeoff=50"] at the top of the file',
 }  # keys that a sweep varies in another way
-_PATHS = ("data.source", "radio.trace", "availability.trace")  # relative to the sweep file
+_PATHS = ("data.source", "radio.trace", "energy.trace", "availability.trace")  # relative to the sweep file
 
 Settings: TypeAlias = tuple[tuple[str, Plain], ...]  # changes of one point to the base scenario: keys and values
 
