@@ -25,7 +25,7 @@ NUM_ROUNDS = {
     **dict.fromkeys(("fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort"), 300),
 }
 DRAWING = ("random", "power-of-choice", "oort")  # they draw by client number
-LEARNING = ("steady", "battery")  # in rounds as extreme as these prices are not at their optimum yet, but on different ways
+LEARNING = ("steady", "battery")  # in rounds as extreme as these their prices are on different ways to the optimum
 NAMES = scheduler_names()
 
 
